@@ -1,0 +1,1 @@
+//! The contracts as other processes meet them: bytes, fingerprints, and every schema ever published.
