@@ -5,6 +5,7 @@
 //! Reading uses the schema that the bytes were *written* with and fills newer fields from serde defaults.
 
 mod error;
+mod evolution;
 mod schema;
 
 use std::{
@@ -41,24 +42,17 @@ impl Codec {
     ///
     /// # Errors
     /// Names the schema, the field and the rule: not valid Avro, another record than the newest, aliases, `order`,
-    /// unions other than optional fields with default null, defaults of bytes, recursive types, items of zero bytes.
+    /// unions other than optional fields with default null, defaults of bytes, recursive types, items of zero bytes; and between
+    /// two schemas a changed type, a field added or removed without a default, or no difference in bytes at all.
     pub fn new(topic: &str, schemas: &[&str]) -> Result<Self, SchemaError> {
         // Only the first call in the process counts, so it is made before any decoding.
         apache_avro::util::max_allocation_bytes(MAX_VALUE_BYTES);
         let fail = |number, problem| SchemaError { topic: topic.to_owned(), number, problem };
-        let mut history = Vec::new();
-        let mut readers = HashMap::new();
-        let mut newest: Option<(u64, &'static Schema)> = None;
+        let mut codec = Parsed::default();
         for (number, json) in (1..).zip(schemas) {
-            let (fingerprint, schema) = parse(json).map_err(|problem| fail(number, problem))?;
-            if newest.is_some_and(|(_, older)| older.name() != schema.name()) {
-                return Err(fail(number, "the record has another name than in the schema before".into()));
-            }
-            let reader = GenericDatumReader::builder(schema).human_readable(true).build();
-            readers.insert(fingerprint, reader.map_err(|error| fail(number, error.to_string()))?);
-            history.push((fingerprint, (*json).to_owned()));
-            newest = Some((fingerprint, schema));
+            codec.add(json).map_err(|problem| fail(number, problem))?;
         }
+        let Parsed { history, readers, newest, .. } = codec;
         let (fingerprint, schema) = newest.ok_or_else(|| fail(0, "no schema at all".into()))?;
         let writer = GenericDatumWriter::builder(schema).human_readable(true).build();
         let writer = writer.map_err(|error| fail(schemas.len(), error.to_string()))?;
@@ -157,12 +151,38 @@ pub fn decode<E: Event>(bytes: &[u8]) -> Result<E, DecodeError> {
     E::codec().decode(bytes)
 }
 
-fn parse(json: &str) -> Result<(u64, &'static Schema), String> {
-    let value: Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    schema::check(&value)?;
-    let parsed = Schema::parse(&value).map_err(|error| error.to_string())?;
-    let fingerprint = schema::fingerprint(&value)?;
-    Ok((fingerprint, Box::leak(Box::new(parsed))))
+/// A history while it is read, oldest first.
+#[derive(Default)]
+struct Parsed {
+    values: Vec<Value>,
+    history: Vec<(u64, String)>,
+    readers: HashMap<u64, GenericDatumReader<'static>>,
+    newest: Option<(u64, &'static Schema)>,
+}
+
+impl Parsed {
+    fn add(&mut self, json: &str) -> Result<(), String> {
+        let value: Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        schema::check(&value)?;
+        let parsed = Schema::parse(&value).map_err(|error| error.to_string())?;
+        let fingerprint = schema::fingerprint(&value)?;
+        if self.newest.is_some_and(|(_, older)| older.name() != parsed.name()) {
+            return Err("the record has another name than in the schema before".into());
+        }
+        if self.readers.contains_key(&fingerprint) {
+            return Err(
+                "no reader can tell it from an earlier schema: docs and defaults have no fingerprint".into(),
+            );
+        }
+        self.values.iter().try_for_each(|older| evolution::check(older, &value))?;
+        let schema: &'static Schema = Box::leak(Box::new(parsed));
+        let reader = GenericDatumReader::builder(schema).human_readable(true).build();
+        self.readers.insert(fingerprint, reader.map_err(|error| error.to_string())?);
+        self.history.push((fingerprint, json.to_owned()));
+        self.values.push(value);
+        self.newest = Some((fingerprint, schema));
+        Ok(())
+    }
 }
 
 fn detail(error: &apache_avro::Error) -> String {

@@ -3,7 +3,8 @@
 use apache_avro::{Schema, rabin::Rabin};
 use serde_json::Value;
 
-const PRIMITIVES: [&str; 8] = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"];
+pub(super) const PRIMITIVES: [&str; 8] =
+    ["null", "boolean", "int", "long", "float", "double", "bytes", "string"];
 
 /// The problem, and where it is.
 type Check = Result<(), String>;
@@ -97,7 +98,7 @@ impl Lint {
     }
 }
 
-fn full_name(name: &str, namespace: &str) -> String {
+pub(super) fn full_name(name: &str, namespace: &str) -> String {
     if name.contains('.') || namespace.is_empty() { name.to_owned() } else { format!("{namespace}.{name}") }
 }
 
