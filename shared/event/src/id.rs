@@ -40,26 +40,30 @@ impl MessageId {
 
     /// The id of a received message. The first rule that applies:
     ///
-    /// 1. `ce_id`, or Debezium's `id` where `ce_id` is missing, null or empty: if it is a UUID (any text form), itself.
-    ///    The nil and max UUIDs count as no id at all, and go to rule 4.
-    /// 2. else, with `ce_source`: UUIDv5 of the bytes `id` 00 *length of source, decimal* 00 *source* *id*.
-    /// 3. else UUIDv5 of the bytes `topic-id` 00 *origin topic* 00 *id*: the same id from two topics is two messages.
+    /// 1. `ce_id` is a UUID in any text form: itself. Where `ce_id` is missing, null or empty, the same for Debezium's
+    ///    `id`; an `id` that is no UUID is some other header of a foreign producer, and means nothing.
+    /// 2. `ce_id` and `ce_source`: UUIDv5 of the bytes `id` 00 *length of source, decimal* 00 *source* *id*.
+    /// 3. `ce_id` alone: UUIDv5 of `topic-id` 00 *origin topic* 00 *id*: the same id in two topics is two messages.
     /// 4. no id: UUIDv5 of `origin` 00 *topic* 00 *partition* 00 *offset* 00 *timestamp*, numbers in decimal, no
     ///    timestamp empty.
     ///
+    /// The nil and max UUIDs are what broken producers send with every message: they count as no id.
     /// The origin is read from the `waybill-origin-*` headers when topic, partition and offset are all there (later
     /// hops), else it is `origin`. Rule 4 cannot see that a producer sent the same message twice.
     #[must_use]
     pub fn identify(headers: &Headers, origin: Origin<'_>) -> Self {
         let origin = first_origin(headers).unwrap_or(origin);
-        let given = |name| headers.get(name).filter(|id: &&[u8]| !id.is_empty());
-        let Some(id) = given(headers::CE_ID).or_else(|| given(headers::DEBEZIUM_ID)) else {
-            return Self(from_origin(origin));
+        let given = |name| headers.get(name).filter(|value| !value.is_empty());
+        let uuid = |id: &[u8]| Uuid::try_parse_ascii(id).ok();
+        let id = given(headers::CE_ID);
+        let known = match id {
+            Some(id) => uuid(id),
+            None => given(headers::DEBEZIUM_ID).and_then(uuid),
         };
-        Self(match Uuid::try_parse_ascii(id) {
-            Ok(uuid) if uuid.is_nil() || uuid.is_max() => from_origin(origin),
-            Ok(uuid) => uuid,
-            Err(_) => from_foreign(given(headers::CE_SOURCE), origin.topic, id),
+        Self(match (known, id) {
+            (Some(uuid), _) if !uuid.is_nil() && !uuid.is_max() => uuid,
+            (None, Some(id)) => from_foreign(given(headers::CE_SOURCE), origin.topic, id),
+            _ => from_origin(origin),
         })
     }
 

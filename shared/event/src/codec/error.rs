@@ -8,7 +8,7 @@ use thiserror::Error;
 pub struct SchemaError {
     /// Topic of the schema.
     pub topic: String,
-    /// Place in the history, from 1; the number of its file.
+    /// Place in the history, from 1; the number of its file. 0: none of them.
     pub number: usize,
     /// What is wrong, naming record and field.
     pub problem: String,

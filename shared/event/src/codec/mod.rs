@@ -41,13 +41,20 @@ impl Codec {
     /// them): make one codec per topic, in a static.
     ///
     /// # Errors
-    /// Names the schema, the field and the rule: not valid Avro, another record than the newest, aliases, `order`,
+    /// Avro was used for reading before, with a larger allocation bound. Else names the schema, the field and the rule: not valid Avro, another record than the newest, aliases, `order`,
     /// unions other than optional fields with default null, defaults of bytes, recursive types, items of zero bytes; and between
-    /// two schemas a changed type, a field added or removed without a default, or no difference in bytes at all.
+    /// two schemas a changed type, a field added or removed without a default, a removed
+    /// field that holds a record or enum, or no difference in bytes at all.
     pub fn new(topic: &str, schemas: &[&str]) -> Result<Self, SchemaError> {
-        // Only the first call in the process counts, so it is made before any decoding.
-        apache_avro::util::max_allocation_bytes(MAX_VALUE_BYTES);
         let fail = |number, problem| SchemaError { topic: topic.to_owned(), number, problem };
+        // Only the first call in the process counts (and any decoding before it, with 512 MiB).
+        let bound = apache_avro::util::max_allocation_bytes(MAX_VALUE_BYTES);
+        if bound > MAX_VALUE_BYTES {
+            return Err(fail(
+                0,
+                format!("something else let Avro allocate {bound} bytes before this codec was made"),
+            ));
+        }
         let mut codec = Parsed::default();
         for (number, json) in (1..).zip(schemas) {
             codec.add(json).map_err(|problem| fail(number, problem))?;

@@ -127,6 +127,12 @@ fn announced_lengths_are_not_believed() {
 }
 
 #[test]
+fn allocation_is_bounded_once_a_codec_is_made() {
+    drop(valid());
+    assert_eq!(apache_avro::util::max_allocation_bytes(usize::MAX), MAX_VALUE_BYTES);
+}
+
+#[test]
 fn what_the_struct_cannot_hold_is_malformed() {
     let id = b"\x4801900000-0000-7000-8000-000000000001";
     let mut no_uuid = encode(&full_order()).unwrap();

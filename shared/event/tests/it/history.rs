@@ -74,7 +74,6 @@ fn a_schema_does_not_change_without_a_new_history_file() {
 #[test]
 fn every_topic_with_a_schema_has_an_event_type() {
     let mut topics = Vec::new();
-    for_every_topic(|_, _| {});
     for entry in fs::read_dir(schemas().join("history")).unwrap() {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
@@ -130,6 +129,10 @@ fn sample(schema: &Schema, filled: bool) -> Value {
         Schema::String => Value::String(if filled { "값 \u{1F375}".into() } else { String::new() }),
         Schema::Uuid(_) => Value::Uuid(uuid::Uuid::from_u128(if filled { u128::MAX } else { 7 })),
         Schema::Array(array) => Value::Array(vec![sample(&array.items, filled); if filled { 2 } else { 0 }]),
+        Schema::Map(map) => {
+            let entries = if filled { &["k", "ㅋ"][..] } else { &[] };
+            Value::Map(entries.iter().map(|key| ((*key).to_owned(), sample(&map.types, filled))).collect())
+        }
         Schema::Union(union) => {
             let branch = u32::from(filled);
             Value::Union(branch, Box::new(sample(&union.variants()[branch as usize], filled)))
@@ -156,7 +159,7 @@ fn resolved(writer: &Schema, reader: &Schema, datum: &[u8]) -> Value {
 
 /// Old bytes decode into today's struct exactly as Avro would resolve them (so serde's defaults are the schema's),
 /// and what today's struct writes is readable with the old schema.
-fn old_and_new_read_each_other<E: Event + Debug + PartialEq>() {
+pub(crate) fn old_and_new_read_each_other<E: Event + Debug + PartialEq>() {
     let history: Vec<_> =
         E::codec().history().map(|(p, json)| (p, Schema::parse_str(json).unwrap())).collect();
     let (_, newest) = history.last().unwrap();

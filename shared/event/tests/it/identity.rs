@@ -41,10 +41,11 @@ fn debeziums_id_is_read_only_where_ce_id_is_missing() {
 fn golden_ids() {
     for (given, golden) in [
         (&[("ce_source", "/shop"), ("ce_id", "4711")][..], "0c238354-9b03-5ace-9754-604dbf5aee77"),
-        (&[("ce_source", "/shop"), ("id", "4711")], "0c238354-9b03-5ace-9754-604dbf5aee77"),
+        (&[("ce_source", "/shop"), ("id", "4711")], "c77b3d11-f0b4-5d6a-a850-2ab3f22a116a"),
         (&[("ce_id", "4711")], "458b59fc-d9ef-5084-a28e-1043e0401dd4"),
         (&[], "c77b3d11-f0b4-5d6a-a850-2ab3f22a116a"),
         (&[("ce_source", "/shop")], "c77b3d11-f0b4-5d6a-a850-2ab3f22a116a"),
+        (&[("id", "00000000-0000-0000-0000-000000000000")], "c77b3d11-f0b4-5d6a-a850-2ab3f22a116a"),
         // The nil and max UUIDs are what a broken producer sends with every message.
         (
             &[("ce_id", "00000000-0000-0000-0000-000000000000"), ("ce_source", "/shop")],

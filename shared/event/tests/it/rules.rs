@@ -99,6 +99,18 @@ fn a_history_by_the_rules() {
             &inner(r#"{"name":"id","type":"string"},{"name":"x","type":"int"}"#),
             "n.I.x: a new field needs",
         ),
+        (
+            &with(
+                r#"{"name":"a","type":["null",{"type":"array","items":{"type":"enum","name":"E","symbols":["X"]}}],"default":null}"#,
+            ),
+            &plain,
+            "n.R.a: removed, but this library cannot skip",
+        ),
+        (
+            &with(r#"{"name":"a","type":["null",{"type":"record","name":"I","fields":[]}],"default":null}"#),
+            &plain,
+            "n.R.a: removed, but this library cannot skip",
+        ),
         (&plain, &optional, "accepted"),
         (&optional, &plain, "accepted"),
         (&inner(ID), &inner(&format!(r#"{ID},{{"name":"x","type":"int","default":1}}"#)), "accepted"),
