@@ -1,0 +1,93 @@
+//! A service's real binary as a child that never outlives its test.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+/// A running binary; killed with this value.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+/// Folder of the binaries that belong to the running test binary (`target/debug`).
+///
+/// # Panics
+/// When the test binary does not lie in cargo's folder.
+pub fn binaries() -> PathBuf {
+    let test = std::env::current_exe().expect("own path");
+    let deps = test.parent().expect("in a folder");
+    if deps.ends_with("deps") { deps.parent().expect("below target").to_owned() } else { deps.to_owned() }
+}
+
+/// An address on the loopback that was free a moment ago.
+///
+/// # Panics
+/// When no port can be had.
+pub fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+impl Process {
+    /// Starts `binary` of [`binaries`] with exactly these settings and a log file.
+    ///
+    /// # Panics
+    /// When the binary does not exist: `cargo dev test` builds it first.
+    pub fn start(binary: &str, arguments: &[&str], settings: &[(String, String)], log: &Path) -> Self {
+        let path = binaries().join(binary);
+        assert!(path.exists(), "{} is not built: run `cargo dev test`", path.display());
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("log file");
+        let child = Command::new(path)
+            .args(arguments)
+            .env_clear()
+            .envs(settings.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("log file"))
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("binary starts");
+        Self { child, log: log.to_owned() }
+    }
+
+    /// Process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits for the end.
+    ///
+    /// # Panics
+    /// When it cannot be killed.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("killed");
+    }
+
+    /// Waits for the process to end by itself; the exit code, or `None` when a signal ended it.
+    ///
+    /// # Panics
+    /// When it does not end within the test's patience; with its log.
+    pub async fn ended(&mut self) -> Option<i32> {
+        match tokio::time::timeout(crate::PATIENCE, self.child.wait()).await {
+            Ok(status) => status.expect("waits").code(),
+            Err(_) => panic!("the process does not end:\n{}", self.log()),
+        }
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Panics
+    /// When the system does not say.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("status").is_none()
+    }
+
+    /// What it has written.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
