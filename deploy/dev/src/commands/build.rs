@@ -1,0 +1,23 @@
+//! Building the workspace's programs: one call for all, with cargo's own progress.
+
+use anyhow::Result;
+
+use crate::{layout::Workspace, run::session::Session, services::FEATURES, ui};
+
+/// Builds every binary of the workspace.
+pub(crate) fn binaries(session: &Session) -> Result<()> {
+    ui::heading("Building (cargo build --workspace --bins)");
+    session.must(session.cargo()?.args(["build", "--workspace", "--bins", "--features", FEATURES]))
+}
+
+/// Makes the development key unless there is one.
+pub(crate) fn key(session: &Session, workspace: &Workspace) -> Result<()> {
+    let jwt = workspace.jwt();
+    if jwt.join("jwks.json").is_file() && jwt.join("private.pem").is_file() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&jwt)?;
+    let mut command = session.program(workspace.binary("token")?)?;
+    // Its words are not this tool's result, which alone goes to stdout.
+    session.must(command.args(["keygen", "--dir"]).arg(&jwt).stdout(std::process::Stdio::null()))
+}
