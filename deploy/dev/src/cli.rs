@@ -85,6 +85,9 @@ pub(crate) struct Up {
     /// Start only a part; `infra` is PostgreSQL and Kafka.
     #[arg(long, value_enum, default_value_t = Only::All, hide_default_value = true)]
     pub(crate) only: Only,
+    /// Stay in the foreground; everything stops with this process (Ctrl-C).
+    #[arg(long)]
+    pub(crate) foreground: bool,
 }
 
 #[derive(Debug, Args)]

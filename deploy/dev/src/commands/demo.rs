@@ -38,8 +38,9 @@ fn own(session: &Session, state: &State, keep: bool) -> Result<ExitCode> {
         ui::note("the stack is up; stop it with: cargo dev down");
         return code;
     }
-    let (supervisor, _) = up::start(session, state, Only::All)?;
+    let (mut supervisor, _) = up::start(session, state, Only::All)?;
     let code = program(session, state, "demo", &[]);
+    supervisor.check()?;
     supervisor.stop();
     code
 }

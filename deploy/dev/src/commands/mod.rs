@@ -35,6 +35,7 @@ pub(crate) fn dispatch(cli: Cli) -> Result<ExitCode> {
     let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
     match cli.verb {
         Verb::Setup => done(setup::run(&workspace)),
+        Verb::Up(args) if args.foreground => done(up::foreground(&workspace, args.only)),
         Verb::Up(args) => done(up::up(&workspace, args.only)),
         Verb::Down => done(up::down(&workspace)),
         Verb::Status { json } => up::status(&workspace, json),

@@ -37,7 +37,7 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
         ui::heading("Testing");
         return session.run(&mut cargo).map(code);
     };
-    let (supervisor, status) = Supervisor::start(session, &workspace.state(Space::Test), only)?;
+    let (mut supervisor, status) = Supervisor::start(session, &workspace.state(Space::Test), only)?;
     let addresses = status
         .database
         .context("no database server")
@@ -46,6 +46,7 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
         ui::heading("Testing");
         session.run(cargo.env("DATABASE_URL", url).env("KAFKA_BOOTSTRAP", bootstrap)).map(code)
     });
+    supervisor.check()?;
     supervisor.stop();
     result
 }

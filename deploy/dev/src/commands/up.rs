@@ -48,6 +48,26 @@ pub(crate) fn up(workspace: &Workspace, only: Only) -> Result<()> {
     }
 }
 
+/// Starts the stack and stays until a signal or the supervisor's end.
+pub(crate) fn foreground(workspace: &Workspace, only: Only) -> Result<()> {
+    let state = workspace.state(Space::Dev);
+    if started(&state)?.is_some() {
+        bail!("already up; `cargo dev down` stops it");
+    }
+    let session = Session::begin(&state)?;
+    let result = start(&session, &state, only).and_then(|(mut supervisor, status)| {
+        println!("{}\nstop it with Ctrl-C", status.table());
+        while !session.signals.came() {
+            wait::pause(Duration::from_millis(100));
+            supervisor.check()?;
+        }
+        supervisor.stop();
+        Ok(())
+    });
+    session.end();
+    result
+}
+
 /// Checks, builds and starts a stack whose owner is this process.
 pub(crate) fn start(session: &Session, state: &State, only: Only) -> Result<(Supervisor, Status)> {
     setup::ensure(session, setup::Need::of(only, &state.workspace)?)?;
