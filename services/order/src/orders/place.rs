@@ -1,0 +1,180 @@
+//! Placing an order: one read, one write.
+
+use std::collections::HashMap;
+
+use chrono::TimeDelta;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+use waybill_event::order::event_type;
+
+use super::order::{MAX_TOTAL, Terms};
+use super::store::{self, Price};
+use super::{Error, Item, Order, Orders, PaymentMethod, Violation};
+use crate::idempotency::{self, Answer, Fingerprint, Key, Outcome, Scope};
+
+/// Most lines of one order.
+pub const MAX_ITEMS: usize = 100;
+/// Most pieces of one line.
+pub const MAX_QUANTITY: i32 = 1000;
+/// Longest stock keeping unit, in bytes.
+pub const MAX_SKU_BYTES: usize = 64;
+
+/// Route template of placing, part of an idempotency key's scope.
+pub(super) const ROUTE: &str = "/v1/orders";
+
+/// The body of `POST /v1/orders`. Its serialized form is what the fingerprint of an idempotency key is taken of:
+/// add fields at the end, optional and skipped when absent, or keys of running clients no longer match.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlaceOrder {
+    /// What is ordered; 1 to 100 lines, each stock keeping unit once.
+    pub items: Vec<PlaceItem>,
+    /// ISO 4217 code; every product must be sold in it.
+    pub currency: String,
+    /// How it will be paid.
+    pub payment_method: PaymentMethod,
+    /// What the customer was shown, in the currency's minor unit; refused when it is not the total.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_amount: Option<i64>,
+}
+
+/// One wanted line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlaceItem {
+    /// Stock keeping unit.
+    pub sku: String,
+    /// Number of pieces, 1 to 1000.
+    pub quantity: i32,
+}
+
+/// Places an order once per key, in two round trips: prices, clock and an earlier answer are read; then key,
+/// order, lines and event are written by one statement. May be dropped at any point: either all of it is
+/// committed, or nothing, and the key tells which.
+pub(super) async fn place(
+    orders: &Orders,
+    customer: Uuid,
+    key: &Key,
+    request: PlaceOrder,
+) -> Result<Outcome, Error> {
+    let violations = violations(&request);
+    if !violations.is_empty() {
+        return Err(Error::Invalid(violations));
+    }
+    let fingerprint = Fingerprint::of(&request)?;
+    let scope = Scope { principal: customer, method: "POST", route: ROUTE, key };
+    // One connection for both statements: the second never queues behind other requests' first.
+    let mut connection = orders.pool.acquire().await?;
+    let read = store::read_for_placing(&mut connection, &scope, &request.items).await?;
+    // Before the prices are judged: a replay answers as it did, whatever the products cost today.
+    if let Some(stored) = read.stored {
+        return Ok(orders.replay(stored, &fingerprint)?);
+    }
+    let settings = &orders.settings;
+    let terms = Terms {
+        earn_rate_bp: settings.earn_rate_bp,
+        payment_window: TimeDelta::from_std(settings.payment_window).unwrap_or(TimeDelta::MAX),
+        now: read.now,
+    };
+    let order = priced(customer, request, &read.prices, &terms)?;
+    let answer = Answer {
+        status: 201,
+        location: Some(format!("{ROUTE}/{}", order.id)),
+        body: serde_json::to_vec(&order).map_err(idempotency::Error::Encode)?.into(),
+    };
+    let draft = orders.outbox.draft(&order.event(event_type::PLACED))?;
+    let entry = idempotency::Entry {
+        scope: &scope,
+        fingerprint: &fingerprint,
+        answer: &answer,
+        created_at: read.now,
+        expires_at: read.now + TimeDelta::from_std(settings.idempotency_lifetime).unwrap_or(TimeDelta::MAX),
+    };
+    fail::fail_point!("order.before_commit");
+    let written = store::place(&mut connection, &entry, &order, &draft).await;
+    let placed = written.map_err(idempotency::still_running)?;
+    if !placed {
+        // Another request with this key committed after our read.
+        let stored = idempotency::find(&mut connection, &scope).await?;
+        let stored = stored.ok_or(idempotency::Error::InProgress)?;
+        return Ok(orders.replay(stored, &fingerprint)?);
+    }
+    fail::fail_point!("order.after_commit");
+    orders.outbox.ring();
+    orders.metrics.placed(order.payment_method);
+    tracing::info!(order_id = %order.id, status = order.status.name(), "order placed");
+    Ok(Outcome::Done(answer))
+}
+
+/// Everything that can be judged without the database.
+fn violations(request: &PlaceOrder) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if request.items.is_empty() || request.items.len() > MAX_ITEMS {
+        found.push(Violation::new("/items", format!("must have 1 to {MAX_ITEMS} elements")));
+    }
+    let mut seen = HashMap::with_capacity(request.items.len());
+    for (index, item) in request.items.iter().take(MAX_ITEMS).enumerate() {
+        let sku = item.sku.as_str();
+        if !is_sku(sku) {
+            let detail = format!("must be 1 to {MAX_SKU_BYTES} letters, digits, '.', '_' or '-'");
+            found.push(Violation::new(format!("/items/{index}/sku"), detail));
+        } else if let Some(first) = seen.insert(sku, index) {
+            let detail = format!("is already in /items/{first}; give each sku once, with its whole quantity");
+            found.push(Violation::new(format!("/items/{index}/sku"), detail));
+        }
+        if !(1..=MAX_QUANTITY).contains(&item.quantity) {
+            let detail = format!("must be between 1 and {MAX_QUANTITY}");
+            found.push(Violation::new(format!("/items/{index}/quantity"), detail));
+        }
+    }
+    if request.currency.len() != 3 || !request.currency.bytes().all(|b| b.is_ascii_uppercase()) {
+        found.push(Violation::new("/currency", "must be an ISO 4217 code of three capital letters"));
+    }
+    if request.expected_amount.is_some_and(|amount| !(0..=MAX_TOTAL).contains(&amount)) {
+        found.push(Violation::new("/expectedAmount", format!("must be between 0 and {MAX_TOTAL}")));
+    }
+    found
+}
+
+/// Whether this is the shape of a stock keeping unit; equal to the check of table `product`.
+pub(crate) fn is_sku(text: &str) -> bool {
+    let legal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    text.len() <= MAX_SKU_BYTES
+        && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && text.as_bytes().iter().all(|b| legal(b))
+}
+
+/// The order at today's prices. `prices` stands line by line beside the request's items.
+fn priced(
+    customer: Uuid,
+    request: PlaceOrder,
+    prices: &[Option<Price>],
+    terms: &Terms,
+) -> Result<Order, Error> {
+    let mut items = Vec::with_capacity(request.items.len());
+    let mut found = Vec::new();
+    let mut total: Option<i64> = Some(0);
+    for (index, (item, price)) in request.items.into_iter().zip(prices).enumerate() {
+        let refused = match price {
+            None => Some("is not a product that can be ordered".to_owned()),
+            Some(price) if price.currency != request.currency => {
+                Some(format!("is sold in {}, not in {}", price.currency, request.currency))
+            }
+            Some(price) => {
+                let amount = price.unit_price.checked_mul(i64::from(item.quantity));
+                total = total.zip(amount).and_then(|(sum, amount)| sum.checked_add(amount));
+                items.push(Item { sku: item.sku, quantity: item.quantity, unit_price: price.unit_price });
+                None
+            }
+        };
+        found.extend(refused.map(|detail| Violation::new(format!("/items/{index}/sku"), detail)));
+    }
+    if !found.is_empty() {
+        return Err(Error::Invalid(found));
+    }
+    let total = total.filter(|total| *total <= MAX_TOTAL).ok_or(Error::TotalTooLarge)?;
+    match request.expected_amount {
+        Some(expected) if expected != total => Err(Error::AmountMismatch { expected, total }),
+        _ => Ok(Order::placed(customer, request.currency, request.payment_method, items, total, terms)),
+    }
+}

@@ -1,0 +1,199 @@
+//! `GET /problems/{slug}`: a short page for every `code` of a problem, where its `type` points.
+
+use std::fmt::Write;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::Html;
+use axum::routing::get;
+use waybill_service::http::ApiError;
+
+/// One kind of problem.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// The `code`, last part of the `type`.
+    pub slug: &'static str,
+    /// HTTP status it comes with.
+    pub status: u16,
+    /// What happened.
+    pub meaning: &'static str,
+    /// What the client can do.
+    pub remedy: &'static str,
+}
+
+const fn page(slug: &'static str, status: u16, meaning: &'static str, remedy: &'static str) -> Page {
+    Page { slug, status, meaning, remedy }
+}
+
+const AGAIN: &str =
+    "Send the same request again, with the same Idempotency-Key, after the seconds of Retry-After.";
+
+/// Every problem that this service answers with.
+pub const PAGES: &[Page] = &[
+    page(
+        "invalid-request",
+        400,
+        "The body is not JSON, or the query has an unknown or a repeated parameter.",
+        "Correct the request; the detail names the place.",
+    ),
+    page(
+        "validation-failed",
+        400,
+        "Fields of the request break its rules.",
+        "Correct the fields that `errors` names by JSON pointer.",
+    ),
+    page(
+        "invalid-cursor",
+        400,
+        "The cursor is damaged, or belongs to a list with other filters.",
+        "Read the list again from its first page.",
+    ),
+    page(
+        "idempotency-key-missing",
+        400,
+        "The header Idempotency-Key is missing.",
+        "Send a new UUID for each new order, and the same one when the request is repeated.",
+    ),
+    page(
+        "idempotency-key-invalid",
+        400,
+        "The header Idempotency-Key is not 1 to 255 visible ASCII characters, bare or in double quotes, given once.",
+        "Send a UUID.",
+    ),
+    page(
+        "unauthorized",
+        401,
+        "The bearer token is missing, expired, or not signed by a key that is trusted here.",
+        "Get a new token.",
+    ),
+    page(
+        "forbidden",
+        403,
+        "The token's scope does not allow this.",
+        "Use a token with the scope that the endpoint needs.",
+    ),
+    page("not-found", 404, "There is nothing at this path.", "Check the path."),
+    page(
+        "order-not-found",
+        404,
+        "There is no order with this id that the caller may see.",
+        "Check the id and the token.",
+    ),
+    page(
+        "method-not-allowed",
+        405,
+        "The path does not take this method.",
+        "Use a method of the header Allow.",
+    ),
+    page("idempotency-in-progress", 409, "A request with this Idempotency-Key has not ended yet.", AGAIN),
+    page("payload-too-large", 413, "The body is larger than 64 KiB.", "Send less."),
+    page(
+        "unsupported-media-type",
+        415,
+        "The body is not declared as application/json.",
+        "Send Content-Type: application/json.",
+    ),
+    page(
+        "idempotency-key-reused",
+        422,
+        "This Idempotency-Key was used for another request before.",
+        "Send a new key with a new request. To repeat a request, send it unchanged.",
+    ),
+    page(
+        "amount-mismatch",
+        422,
+        "The total is not the expectedAmount: a price has changed.",
+        "Show the customer the new total, and order again.",
+    ),
+    page(
+        "total-too-large",
+        422,
+        "The total is larger than 9007199254740991, which not every JSON reader holds exactly.",
+        "Order less at once.",
+    ),
+    page(
+        "internal-error",
+        500,
+        "Something failed on our side.",
+        "Send the same request again, with the same Idempotency-Key. If it stays, report the requestId.",
+    ),
+    page("overloaded", 503, "There are too many requests at once.", AGAIN),
+    page("database-unavailable", 503, "The database does not answer.", AGAIN),
+];
+
+/// Needs no token: the pages explain how to get one right.
+pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route("/problems", get(index)).route("/problems/{slug}", get(show))
+}
+
+async fn index() -> Html<String> {
+    let mut list = String::from("<ul>\n");
+    for Page { slug, status, meaning, .. } in PAGES {
+        let _ = writeln!(
+            list,
+            "<li><a href=\"/problems/{slug}\"><code>{slug}</code></a> ({status}): {meaning}</li>"
+        );
+    }
+    list.push_str("</ul>");
+    html("Problems", &list)
+}
+
+async fn show(Path(slug): Path<String>) -> Result<Html<String>, ApiError> {
+    let page = PAGES.iter().find(|page| page.slug == slug);
+    let Page { slug, status, meaning, remedy } = page.ok_or_else(|| {
+        ApiError::new(StatusCode::NOT_FOUND, "not-found", "there is no problem of this name")
+    })?;
+    Ok(html(slug, &format!("<p>HTTP status {status}</p>\n<p>{meaning}</p>\n<p>{remedy}</p>")))
+}
+
+fn html(title: &str, content: &str) -> Html<String> {
+    Html(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<h1>{title}</h1>\n{content}\n</html>\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_in_the_sources_has_a_page_with_its_status() {
+        // The codes stand as literals after a status, here and in the frame.
+        let sources = [
+            include_str!("idempotency/mod.rs"),
+            include_str!("orders/error.rs"),
+            include_str!("orders/http.rs"),
+            include_str!("problems.rs"),
+            include_str!("../../../shared/service/src/http/error.rs"),
+            include_str!("../../../shared/service/src/http/frame.rs"),
+            include_str!("../../../shared/service/src/http/json.rs"),
+            include_str!("../../../shared/service/src/auth.rs"),
+        ];
+        let mut found = 0;
+        for source in sources {
+            let code = source.split("mod tests").next().unwrap();
+            for call in code.split("StatusCode::").skip(1) {
+                let Some((status, rest)) = call.split_once(',') else { continue };
+                let Some(slug) = rest.trim_start().strip_prefix('"').and_then(|r| r.split('"').next()) else {
+                    continue;
+                };
+                let page = PAGES
+                    .iter()
+                    .find(|page| page.slug == slug)
+                    .unwrap_or_else(|| panic!("no page for {slug}"));
+                let expected = StatusCode::from_u16(page.status).unwrap().canonical_reason().unwrap();
+                let name = expected.to_uppercase().replace(' ', "_");
+                assert_eq!(status.trim(), name, "{slug}");
+                found += 1;
+            }
+        }
+        assert!(found >= 15, "only {found} codes found");
+    }
+
+    #[test]
+    fn slugs_are_unique() {
+        let slugs: std::collections::HashSet<_> = PAGES.iter().map(|page| page.slug).collect();
+        assert_eq!(slugs.len(), PAGES.len());
+    }
+}
