@@ -6,6 +6,9 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
+/// `cargo dev` finds by this variable whatever it started, also when the test binary itself was killed.
+const RUN: &str = "WAYBILL_DEV_RUN";
+
 /// A running binary; killed with this value.
 #[derive(Debug)]
 pub struct Process {
@@ -44,6 +47,7 @@ impl Process {
         let child = Command::new(path)
             .args(arguments)
             .env_clear()
+            .envs(std::env::var_os(RUN).map(|run| (RUN, run)))
             .envs(settings.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("log file"))

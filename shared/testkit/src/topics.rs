@@ -67,6 +67,11 @@ impl Topics {
         Self { prefix, bootstrap: environment().kafka_bootstrap.clone(), names: std::sync::Mutex::default() }
     }
 
+    /// Topics of a running stack, to read and write; they are not deleted.
+    pub fn existing(prefix: &str, bootstrap: &str) -> Self {
+        Self { prefix: prefix.into(), bootstrap: bootstrap.into(), names: std::sync::Mutex::default() }
+    }
+
     /// Topics behind a prefix of their own, with `partitions` partitions each.
     ///
     /// # Panics
@@ -232,6 +237,9 @@ impl Topics {
 impl Drop for Topics {
     fn drop(&mut self) {
         let names = std::mem::take(self.names.get_mut().expect("not poisoned"));
+        if names.is_empty() {
+            return;
+        }
         let admin = self.admin();
         // A thread with a runtime of its own: the test's runtime may be ending. What stays is harmless.
         let deleted = std::thread::spawn(move || {

@@ -1,0 +1,5 @@
+//! Stories that run through the four real binaries.
+
+mod faults;
+mod happy;
+mod settings;

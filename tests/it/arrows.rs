@@ -1,0 +1,95 @@
+//! Dependencies between our crates run one way, as the design draws them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a crate may depend on; its development dependencies may be `testkit` as well.
+fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let service = ["waybill-event", "waybill-outbox", "waybill-consumer", "waybill-service"];
+    let anything = [&service[..], &["waybill-testkit"]].concat();
+    [
+        ("waybill-event", &[][..]),
+        ("waybill-outbox", &["waybill-event"]),
+        ("waybill-consumer", &["waybill-event"]),
+        ("waybill-service", &[]),
+        ("waybill-testkit", &anything),
+        ("waybill-order", &service),
+        ("waybill-relay", &service),
+        ("waybill-point", &service),
+        ("waybill-notification", &service),
+        ("waybill-tests", &anything),
+        ("waybill-dev", &[]),
+    ]
+    .into_iter()
+    .map(|(name, may)| (name, may.iter().copied().collect()))
+    .collect()
+}
+
+/// Libraries that a crate must not link: the light tool no clients, writers of events no Kafka, contracts no I/O.
+const FORBIDDEN: [(&str, &[&str]); 5] = [
+    ("waybill-dev", &["rdkafka", "sqlx", "tokio", "axum"]),
+    ("waybill-outbox", &["rdkafka", "axum"]),
+    ("waybill-event", &["rdkafka", "sqlx", "tokio", "axum"]),
+    ("waybill-consumer", &["axum"]),
+    ("waybill-service", &["rdkafka"]),
+];
+
+fn metadata() -> Value {
+    let root = waybill_tests::system::root().expect("root");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--locked"])
+        .current_dir(root)
+        .output()
+        .expect("cargo metadata runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("metadata is JSON")
+}
+
+/// Every arrow that the design does not draw.
+fn wrong_arrows(metadata: &Value) -> Vec<String> {
+    let allowed = allowed();
+    let mut wrong = Vec::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("name");
+        let Some(may) = allowed.get(name) else {
+            wrong.push(format!("{name} is not in the design"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let to = dependency["name"].as_str().expect("name");
+            let development = dependency["kind"] == "dev";
+            let ours = to.starts_with("waybill-");
+            if ours && !may.contains(to) && !(development && to == "waybill-testkit") {
+                wrong.push(format!("{name} -> {to}"));
+            }
+            let forbidden =
+                FORBIDDEN.iter().any(|(from, libraries)| *from == name && libraries.contains(&to));
+            if forbidden && !development {
+                wrong.push(format!("{name} -> {to}"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn dependencies_run_as_the_design_draws_them() {
+    assert_eq!(wrong_arrows(&metadata()), Vec::<String>::new());
+}
+
+#[test]
+fn any_other_arrow_is_refused() {
+    for (from, to, kind) in [
+        ("waybill-order", "waybill-point", Value::Null),
+        ("waybill-event", "waybill-outbox", Value::Null),
+        ("waybill-outbox", "rdkafka", Value::Null),
+        ("waybill-service", "waybill-event", Value::Null),
+        ("waybill-consumer", "waybill-outbox", "dev".into()),
+        ("waybill-new", "serde", Value::Null),
+    ] {
+        let planted = serde_json::json!({ "packages": [{ "name": from, "dependencies": [{ "name": to, "kind": kind }] }] });
+        assert_eq!(wrong_arrows(&planted).len(), 1, "{from} -> {to} passes");
+    }
+}

@@ -1,0 +1,3 @@
+//! Rules of the repository itself.
+
+mod arrows;

@@ -1,0 +1,279 @@
+//! The first thing that a newcomer sees: orders travel to points and notifications, and the tables prove it.
+//! Called by `cargo dev demo` with everything up.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, Table};
+use sqlx::PgPool;
+use uuid::Uuid;
+use waybill_testkit::Topics;
+use waybill_testkit::jwt::Issuer;
+use waybill_testkit::topics::Record;
+use waybill_tests::Client;
+use waybill_tests::invariants::{self, Pools};
+use waybill_tests::status::Status;
+use waybill_tests::system::seed_products;
+
+/// The story: sku, quantity, payment method.
+const ORDERS: [(&str, u32, &str); 6] = [
+    ("TEA-1", 2, "ON_DELIVERY"),
+    ("CUP-1", 1, "ON_DELIVERY"),
+    ("POT-1", 1, "ON_DELIVERY"),
+    ("TEA-1", 5, "ON_DELIVERY"),
+    ("CUP-1", 2, "CARD"),
+    ("POT-1", 2, "ON_DELIVERY"),
+];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Story {
+    status: Status,
+    pools: Pools,
+    topics: Topics,
+    /// Orders of this run, in the order of placing.
+    orders: Vec<Uuid>,
+    traced: Uuid,
+    trace_id: String,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let status = Status::read()?;
+    let pools = Pools {
+        orders: PgPool::connect(&status.database.orders).await?,
+        points: PgPool::connect(&status.database.points).await?,
+        notifications: PgPool::connect(&status.database.notifications).await?,
+    };
+    seed_products(&pools.orders).await?;
+    let topics = Topics::existing(&status.topic_prefix, &status.kafka.bootstrap);
+    let trace_id = Uuid::new_v4().simple().to_string();
+    let mut story = Story { status, pools, topics, orders: Vec::new(), traced: Uuid::nil(), trace_id };
+    story.place().await?;
+    story.settle().await?;
+    story.show_orders().await?;
+    story.show_outbox().await?;
+    let records = story.show_topics().await?;
+    story.show_ledger().await?;
+    story.show_notifications().await?;
+    story.show_trace(&records).await?;
+    story.show_invariants().await
+}
+
+impl Story {
+    async fn place(&mut self) -> anyhow::Result<()> {
+        let issuer = Issuer::open(&self.status.jwt_dir)?;
+        let base = self.status.http("order")?.to_owned();
+        let traceparent = format!("00-{}-{}-01", self.trace_id, &Uuid::new_v4().simple().to_string()[..16]);
+        let customers = [Uuid::now_v7(), Uuid::now_v7()];
+        for (n, (sku, quantity, method)) in ORDERS.into_iter().enumerate() {
+            let customer = customers[n % customers.len()];
+            let client = Client::new(&base, customer, issuer.token(customer, "customer"))?;
+            let key = Uuid::new_v4().to_string();
+            let trace = (n == 0).then_some(traceparent.as_str());
+            let answer = client.place(&key, sku, quantity, method, trace).await?;
+            ensure!(answer.status == 201 && !answer.replayed, "an order was refused: {answer:?}");
+            self.orders.push(answer.id()?);
+            if n == 0 {
+                self.traced = answer.id()?;
+                let again = client.place(&key, sku, quantity, method, None).await?;
+                ensure!(
+                    again.replayed && again.id()? == self.traced,
+                    "a repeated request made a second order: {again:?}"
+                );
+            }
+        }
+        println!(
+            "{} orders placed; the first was sent twice under one idempotency key and is there once.",
+            ORDERS.len()
+        );
+        Ok(())
+    }
+
+    async fn settle(&self) -> anyhow::Result<()> {
+        let started = Instant::now();
+        loop {
+            let waiting = invariants::waiting(&self.pools).await?;
+            if waiting.is_empty() {
+                println!(
+                    "Everything arrived {} ms after the last order was placed.\n",
+                    started.elapsed().as_millis()
+                );
+                return Ok(());
+            }
+            if started.elapsed() > PATIENCE {
+                bail!("still on the way after {PATIENCE:?}:\n  {}", waiting.join("\n  "));
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    async fn show_orders(&self) -> anyhow::Result<()> {
+        let rows: Vec<(Uuid, Uuid, String, String, i64, i64)> = sqlx::query_as(
+            "select id, customer_id, status, payment_method, total, version from orders where id = any($1) order by created_at",
+        )
+        .bind(&self.orders)
+        .fetch_all(&self.pools.orders)
+        .await?;
+        let rows = rows.into_iter().map(|(id, customer, status, method, total, version)| {
+            vec![
+                id.to_string(),
+                tail(&customer.to_string()),
+                status,
+                method,
+                format!("{total} KRW"),
+                version.to_string(),
+            ]
+        });
+        show("Orders", &["order", "customer", "status", "payment", "total", "version"], rows);
+        Ok(())
+    }
+
+    async fn show_outbox(&self) -> anyhow::Result<()> {
+        let keys: Vec<String> = self.orders.iter().map(Uuid::to_string).collect();
+        let mut rows = Vec::new();
+        for (database, pool) in [("orders", &self.pools.orders), ("points", &self.pools.points)] {
+            let found: Vec<(i64, String, String, i16, bool, Option<i64>)> = sqlx::query_as(
+                "select seq, type, aggregateid, bucket, sent_at is not null,
+                        (extract(epoch from sent_at - created_at) * 1000)::bigint
+                 from messaging.outbox where aggregateid = any($1) order by seq",
+            )
+            .bind(&keys)
+            .fetch_all(pool)
+            .await?;
+            rows.extend(found.into_iter().map(|(seq, r#type, key, bucket, sent, after)| {
+                let sent =
+                    if sent { format!("after {} ms", after.unwrap_or_default()) } else { "no".to_owned() };
+                vec![database.to_owned(), seq.to_string(), r#type, tail(&key), bucket.to_string(), sent]
+            }));
+        }
+        show("Outbox", &["database", "seq", "event", "order", "bucket", "sent"], rows);
+        Ok(())
+    }
+
+    async fn show_topics(&self) -> anyhow::Result<Vec<Record>> {
+        let ours: HashSet<String> = self.orders.iter().map(Uuid::to_string).collect();
+        let mut rows = Vec::new();
+        let mut records = Vec::new();
+        for topic in ["orders.v1", "points.v1"] {
+            let found: Vec<_> =
+                self.topics.read(topic).await.into_iter().filter(|r| ours.contains(&r.key_text())).collect();
+            for record in &found {
+                rows.push(vec![
+                    topic.to_owned(),
+                    record.partition.to_string(),
+                    record.offset.to_string(),
+                    tail(&record.key_text()),
+                    record.header("ce_type").unwrap_or_default().to_owned(),
+                    record.header("ce_id").unwrap_or_default().to_owned(),
+                ]);
+            }
+            records.extend(found);
+        }
+        show("Topics", &["topic", "partition", "offset", "key", "ce_type", "ce_id"], rows);
+        Ok(records)
+    }
+
+    async fn show_ledger(&self) -> anyhow::Result<()> {
+        let rows: Vec<(Uuid, Uuid, String, i64, i64)> = sqlx::query_as(
+            "select e.customer_id, e.order_id, e.kind, e.amount, a.available
+             from point_entry e join point_account a on a.customer_id = e.customer_id
+             where e.order_id = any($1) order by e.created_at",
+        )
+        .bind(&self.orders)
+        .fetch_all(&self.pools.points)
+        .await?;
+        let rows = rows.into_iter().map(|(customer, order, kind, amount, available)| {
+            vec![
+                tail(&customer.to_string()),
+                tail(&order.to_string()),
+                kind,
+                format!("{amount:+}"),
+                available.to_string(),
+            ]
+        });
+        show("Ledger", &["customer", "order", "entry", "points", "balance"], rows);
+        Ok(())
+    }
+
+    async fn show_notifications(&self) -> anyhow::Result<()> {
+        let rows: Vec<(i64, Uuid, String, bool)> = sqlx::query_as(
+            "select seq, order_id, kind, sent_at is not null from notification where order_id = any($1) order by seq",
+        )
+        .bind(&self.orders)
+        .fetch_all(&self.pools.notifications)
+        .await?;
+        let rows = rows.into_iter().map(|(seq, order, kind, sent)| {
+            vec![seq.to_string(), tail(&order.to_string()), kind, if sent { "yes" } else { "no" }.to_owned()]
+        });
+        show("Notifications", &["seq", "order", "event", "sent"], rows);
+        Ok(())
+    }
+
+    async fn show_trace(&self, records: &[Record]) -> anyhow::Result<()> {
+        let key = self.traced.to_string();
+        let mut seen: BTreeMap<&str, Option<String>> = BTreeMap::new();
+        let outbox = "select traceparent from messaging.outbox where aggregateid = $1 order by seq limit 1";
+        for (place, pool) in
+            [("1 orders outbox", &self.pools.orders), ("3 points outbox", &self.pools.points)]
+        {
+            seen.insert(place, sqlx::query_scalar(outbox).bind(&key).fetch_one(pool).await?);
+        }
+        for (place, r#type) in
+            [("2 orders.v1 record", "waybill.order.placed"), ("4 points.v1 record", "waybill.points.earned")]
+        {
+            let record = records.iter().find(|r| r.key_text() == key && r.header("ce_type") == Some(r#type));
+            let record = record.with_context(|| format!("no {type} record of order {key}"))?;
+            seen.insert(place, record.header("traceparent").map(str::to_owned));
+        }
+        let told: Vec<(String, Option<String>)> =
+            sqlx::query_as("select kind, traceparent from notification where order_id = $1 order by seq")
+                .bind(self.traced)
+                .fetch_all(&self.pools.notifications)
+                .await?;
+        ensure!(told.len() == 2, "the customer of order {key} was told {} times, not twice", told.len());
+        seen.insert("5 notification of the order", told[0].1.clone());
+        seen.insert("6 notification of the points", told[1].1.clone());
+        let mut rows =
+            vec![vec!["0 HTTP request".to_owned(), self.trace_id.clone(), "(the client's)".to_owned()]];
+        for (place, traceparent) in seen {
+            let text = traceparent.with_context(|| format!("{place}: no traceparent"))?;
+            let parts: Vec<&str> = text.split('-').collect();
+            ensure!(parts.get(1) == Some(&self.trace_id.as_str()), "{place}: another trace, {text}");
+            rows.push(vec![place.to_owned(), parts[1].to_owned(), parts[2].to_owned()]);
+        }
+        show("One trace", &["where", "trace id", "span id"], rows);
+        Ok(())
+    }
+
+    async fn show_invariants(&self) -> anyhow::Result<()> {
+        let findings = invariants::check(&self.pools).await?;
+        let rows = findings.iter().map(|f| {
+            let verdict = if f.broken.is_empty() {
+                "true".to_owned()
+            } else {
+                format!("BROKEN: {}", f.broken.join(", "))
+            };
+            vec![f.rule.to_owned(), verdict]
+        });
+        show("Invariants, over everything in the databases", &["rule", "holds"], rows);
+        let broken = findings.iter().filter(|f| !f.broken.is_empty()).count();
+        ensure!(broken == 0, "{broken} invariants do not hold");
+        Ok(())
+    }
+}
+
+fn show(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_header(header.iter().map(Cell::new));
+    for row in rows {
+        table.add_row(row);
+    }
+    println!("{title}\n{table}\n");
+}
+
+/// The random end of a UUID, which tells v7 ids of one second apart.
+fn tail(id: &str) -> String {
+    format!("…{}", &id[id.len().saturating_sub(8)..])
+}
