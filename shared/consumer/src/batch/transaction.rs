@@ -1,0 +1,220 @@
+//! The two shapes of the transaction: all messages at once, or each in a savepoint.
+
+use std::collections::HashSet;
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::Runner;
+use crate::{
+    Failure, Message,
+    failure::{is_connection_lost, is_rollback},
+    metrics,
+    store::{self, Lease},
+    work::{Failed, Stumble, Work},
+};
+
+/// Why a transaction did not commit.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// A message failed; savepoints will tell which.
+    Failed,
+    /// Something failed that names no message: deadlock, serialization, commit, panic.
+    Nameless(String),
+    /// The runtime's own statement, or the connection.
+    Runtime(anyhow::Error),
+}
+
+impl Trouble {
+    fn runtime(error: sqlx::Error) -> Self {
+        Self::Runtime(error.into())
+    }
+}
+
+/// A committed transaction over some messages.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    /// One per message finished, from the front: `None` is done, else class and failure of a dead one.
+    pub(super) verdicts: Vec<Option<(&'static str, Failed)>>,
+    /// The failure of the message behind them.
+    pub(super) blocked: Option<Failed>,
+}
+
+impl Runner {
+    /// All messages in one transaction, no savepoint. Drops those that the inbox knows from the list.
+    pub(super) async fn try_all<W: Work>(
+        &self,
+        work: &W,
+        messages: &mut Vec<Message<W::Event>>,
+    ) -> Result<(), Trouble> {
+        let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
+        let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
+        self.claim(&mut tx, messages).await?;
+        match work.all(&mut tx, messages, self.around()).await {
+            Ok(()) => {}
+            Err(Stumble::Panicked(failed)) => {
+                return Err(Trouble::Nameless(failed.failure.error().to_string()));
+            }
+            Err(Stumble::Failed(Failed { failure, .. })) => {
+                if failure.lost_connection() {
+                    return Err(Trouble::Runtime(failure.into_error()));
+                }
+                if failure.names_no_message() {
+                    return Err(Trouble::Nameless(format!("{:#}", failure.error())));
+                }
+                tx.rollback().await.map_err(Trouble::runtime)?;
+                lease.release();
+                return Err(Trouble::Failed);
+            }
+        }
+        store::settle(&mut tx).await.map_err(of_commit)?;
+        fail::fail_point!("consumer.before_commit");
+        tx.commit().await.map_err(of_commit)?;
+        lease.release();
+        fail::fail_point!("consumer.after_commit");
+        Ok(())
+    }
+
+    /// Each message in a savepoint. With `alone` there is one message, and whatever fails is its own.
+    pub(super) async fn try_each<W: Work>(
+        &self,
+        work: &W,
+        messages: &mut Vec<Message<W::Event>>,
+        alone: bool,
+    ) -> Result<Chunk, Trouble> {
+        let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
+        let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
+        self.claim(&mut tx, messages).await?;
+        let chunk = match self.each(&mut tx, work, messages).await {
+            Ok(chunk) => chunk,
+            // Dropping the lease closes the connection: its state is not known.
+            Err(Stop::Runtime(error)) => return Err(Trouble::Runtime(error)),
+            Err(Stop::Nameless(stumble)) if alone => return Ok(alone_verdict(stumble)),
+            Err(Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed))) => {
+                return Err(Trouble::Nameless(format!("{:#}", failed.failure.error())));
+            }
+        };
+        // The inbox rows stand outside the savepoints: a `done` row must mean that the effect is in this commit.
+        let undone = undone(messages, &chunk);
+        if !undone.is_empty() {
+            store::unclaim(&mut tx, &self.group, &undone).await.map_err(Trouble::runtime)?;
+        }
+        let settled = match store::settle(&mut tx).await {
+            Ok(()) => {
+                fail::fail_point!("consumer.before_commit");
+                tx.commit().await
+            }
+            Err(error) => {
+                drop(tx);
+                Err(error)
+            }
+        };
+        match settled {
+            Ok(()) => lease.release(),
+            // A deferred constraint speaks at the end; alone, it speaks of this message.
+            Err(error) if alone && !messages.is_empty() && !is_connection_lost(&error) => {
+                return Ok(alone_verdict(Stumble::Failed(Failed::new(error.into()))));
+            }
+            Err(error) => return Err(of_commit(error)),
+        }
+        fail::fail_point!("consumer.after_commit");
+        Ok(chunk)
+    }
+
+    async fn each<W: Work>(
+        &self,
+        tx: &mut PgConnection,
+        work: &W,
+        messages: &[Message<W::Event>],
+    ) -> Result<Chunk, Stop> {
+        let mut chunk = Chunk::default();
+        if messages.is_empty() {
+            return Ok(chunk);
+        }
+        store::savepoint(tx).await.map_err(Stop::runtime)?;
+        for message in messages {
+            let failed = match work.one(tx, message, self.around()).await {
+                // Fails where the handler swallowed an error, so that the message is not taken for done.
+                Ok(()) => match store::next_savepoint(tx).await {
+                    Ok(()) => None,
+                    Err(error) if is_connection_lost(&error) => return Err(Stop::runtime(error)),
+                    Err(error) => Some(Failed::new(error.into())),
+                },
+                Err(Stumble::Failed(failed)) if !failed.failure.names_no_message() => Some(failed),
+                Err(stumble) => return Err(Stop::Nameless(stumble)),
+            };
+            let Some(failed) = failed else {
+                chunk.verdicts.push(None);
+                continue;
+            };
+            if failed.failure.lost_connection() {
+                return Err(Stop::Runtime(failed.failure.into_error()));
+            }
+            store::undo(tx).await.map_err(Stop::runtime)?;
+            if let Failure::Transient(_) = failed.failure {
+                // Nothing behind it in the partition is handled first.
+                chunk.blocked = Some(failed);
+                break;
+            }
+            chunk.verdicts.push(Some(("permanent", failed)));
+        }
+        Ok(chunk)
+    }
+
+    /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so
+    /// the row it met is committed, and the message is finished whether or not this transaction commits.
+    async fn claim<E>(&self, tx: &mut PgConnection, messages: &mut Vec<Message<E>>) -> Result<(), Trouble> {
+        let ids = messages.iter().map(|message| message.id.as_uuid()).collect();
+        let claimed = match store::claim(tx, &self.group, ids).await {
+            Ok(claimed) => HashSet::<Uuid>::from_iter(claimed),
+            Err(error) if is_rollback(&error) && messages.len() > 1 => {
+                return Err(Trouble::Nameless(error.to_string()));
+            }
+            Err(error) => return Err(Trouble::runtime(error)),
+        };
+        let before = messages.len();
+        let topic = messages.first().map(|message| message.topic().to_owned()).unwrap_or_default();
+        messages.retain(|message| claimed.contains(&message.id.as_uuid()));
+        self.metrics.count(metrics::DUPLICATE, &topic, &self.group, before - messages.len());
+        Ok(())
+    }
+}
+
+/// Why the loop over the messages ended early.
+enum Stop {
+    Runtime(anyhow::Error),
+    Nameless(Stumble),
+}
+
+impl Stop {
+    fn runtime(error: sqlx::Error) -> Self {
+        Self::Runtime(error.into())
+    }
+}
+
+/// The verdict on a message that was alone in its transaction, which is gone.
+fn alone_verdict(stumble: Stumble) -> Chunk {
+    let (class, failed) = match stumble {
+        // It has panicked twice by now: in its batch and alone.
+        Stumble::Panicked(failed) => ("panic", failed),
+        Stumble::Failed(failed) => ("permanent", failed),
+    };
+    match failed.failure {
+        Failure::Transient(_) => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
+        Failure::Permanent(_) => Chunk { verdicts: vec![Some((class, failed))], blocked: None },
+    }
+}
+
+fn undone<E>(messages: &[Message<E>], chunk: &Chunk) -> Vec<Uuid> {
+    let done = |index: usize| matches!(chunk.verdicts.get(index), Some(None));
+    messages
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !done(*index))
+        .map(|(_, message)| message.id.as_uuid())
+        .collect()
+}
+
+fn of_commit(error: sqlx::Error) -> Trouble {
+    if is_connection_lost(&error) { Trouble::runtime(error) } else { Trouble::Nameless(error.to_string()) }
+}

@@ -1,0 +1,8 @@
+//! Dead letters: the record byte for byte, with why and from where, acknowledged before anything else moves.
+
+mod mask;
+mod producer;
+mod record;
+
+pub(crate) use producer::DeadLetters;
+pub use record::VALUE_BYTES;

@@ -1,0 +1,81 @@
+//! The producer of dead letters: idempotent, all replicas, one record at a time per partition, acknowledged.
+
+use std::time::Duration;
+
+use rdkafka::{
+    error::{KafkaError, RDKafkaErrorCode},
+    producer::{FutureProducer, FutureRecord, Producer},
+};
+
+use super::record::{Shape, headers};
+use crate::{batch::Dead, settings::Settings};
+
+/// Publishes dead letters for every group of a consumer; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct DeadLetters {
+    producer: FutureProducer,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, KafkaError> {
+        Ok(Self { producer: settings.producer().create()? })
+    }
+
+    /// Publishes to the same partition number and returns once all replicas have it.
+    ///
+    /// Its own wait is the producer's delivery limit and nothing shorter: a record reported as failed while it is
+    /// still under way would be in the topic twice.
+    pub(crate) async fn publish(&self, topic: &str, group: &str, dead: &Dead) -> Result<(), KafkaError> {
+        let mut shape = Shape::Full;
+        let mut partition = Some(dead.record.partition);
+        loop {
+            let Err(error) = self.send(topic, group, dead, shape, partition).await else { return Ok(()) };
+            match (error.rdkafka_error_code(), shape.smaller()) {
+                (Some(RDKafkaErrorCode::MessageSizeTooLarge), Some(smaller)) => shape = smaller,
+                // Fewer partitions than the source: the record matters more than where it lies.
+                (Some(RDKafkaErrorCode::UnknownPartition), _) if partition.is_some() => partition = None,
+                (Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition), _) => {
+                    self.look_for(topic).await;
+                    return Err(error);
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        topic: &str,
+        group: &str,
+        dead: &Dead,
+        shape: Shape,
+        partition: Option<i32>,
+    ) -> Result<(), KafkaError> {
+        // No timestamp: with the original's, retention could delete the dead letter at once.
+        let mut record = FutureRecord::<[u8], [u8]>::to(topic).headers(headers(dead, group, shape));
+        if let Some(key) = &dead.record.key {
+            record = record.key(key);
+        }
+        if let Some(value) = dead.record.value.as_ref().filter(|_| shape.has_value()) {
+            record = record.payload(value);
+        }
+        if let Some(partition) = partition {
+            record = record.partition(partition);
+        }
+        match self.producer.send(record, Duration::from_secs(1)).await {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Asks the broker for the topic, so that one created meanwhile is known before the next try.
+    async fn look_for(&self, topic: &str) {
+        let (producer, topic) = (self.producer.clone(), topic.to_owned());
+        let asked = tokio::task::spawn_blocking(move || {
+            producer.client().fetch_metadata(Some(&topic), Duration::from_secs(2)).map(drop)
+        });
+        if let Ok(Err(error)) = asked.await {
+            tracing::debug!(%error, "metadata of the dead-letter topic");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The callbacks of the client. They run on the thread that polls, so they copy, signal and return.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use rdkafka::{
+    ClientContext, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer as _, ConsumerContext},
+    types::RDKafkaRespErr,
+};
+use tokio::sync::mpsc;
+
+/// A rebalance that the loop has to follow; lists may be empty.
+#[derive(Debug)]
+pub(super) enum Rebalance {
+    /// Already assigned in the client.
+    Assigned(Vec<(String, i32)>),
+    /// To be given up by the loop when their batches have ended.
+    Revoked(Vec<(String, i32)>),
+    /// Already given up: the group has counted this member out, or the consumer is closing.
+    Lost(Vec<(String, i32)>),
+}
+
+pub(super) struct Context {
+    group: String,
+    rebalances: mpsc::UnboundedSender<Rebalance>,
+    closing: Arc<AtomicBool>,
+}
+
+impl Context {
+    pub(super) fn new(group: String, rebalances: mpsc::UnboundedSender<Rebalance>) -> Self {
+        Self { group, rebalances, closing: Arc::default() }
+    }
+
+    /// From now on partitions are given up inside the callback: the client's drop polls until it is closed, and
+    /// nobody is left to give them up later.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+}
+
+impl ClientContext for Context {}
+
+impl ConsumerContext for Context {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let keys: Vec<_> =
+            list.elements().iter().map(|entry| (entry.topic().to_owned(), entry.partition())).collect();
+        // Both group protocols are cooperative here, so always the incremental calls.
+        let (answer, rebalance) = match event {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => {
+                (consumer.incremental_assign(list), Rebalance::Assigned(keys))
+            }
+            _ if keys.is_empty() || self.closing.load(Ordering::SeqCst) || consumer.assignment_lost() => {
+                (consumer.incremental_unassign(list), Rebalance::Lost(keys))
+            }
+            _ => (Ok(()), Rebalance::Revoked(keys)),
+        };
+        if let Err(error) = answer {
+            tracing::error!(group = self.group, %error, ?rebalance, "rebalance was refused");
+        }
+        // The loop is gone only while closing, when nothing is left to do.
+        let _ = self.rebalances.send(rebalance);
+    }
+}

@@ -1,0 +1,205 @@
+//! One member of a consumer group: the loop that polls.
+//!
+//! The loop never waits for a handler. It hands records to the partitions' workers, pauses a partition whose buffer
+//! is full, and goes on polling, so that slow handlers cannot exceed `max.poll.interval.ms`.
+
+mod context;
+mod offsets;
+mod partition;
+mod rebalance;
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use rdkafka::{
+    consumer::{Consumer as _, StreamConsumer},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::{BorrowedMessage, Message as _},
+};
+use tokio::{sync::mpsc, task::JoinHandle, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, engine::Engine, lane::Lane, record::Record, settings::Settings, status::Status};
+use context::{Context, Rebalance};
+use offsets::Offsets;
+use partition::{Partition, Report};
+
+/// Topic with prefix, partition. Kept in place of the client's own lists: one of those that outlives the consumer
+/// makes its drop hang for ever.
+type Key = (Arc<str>, i32);
+type Client = StreamConsumer<Context>;
+
+/// How often a broker is looked for while none is reachable.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Where the records of a topic go.
+pub(crate) struct Route {
+    /// With prefix.
+    pub(crate) topic: Arc<str>,
+    pub(crate) lane: Arc<dyn Lane>,
+    pub(crate) dead_letter_topic: Arc<str>,
+}
+
+pub(crate) struct Member {
+    group: String,
+    engine: Arc<Engine>,
+    routes: HashMap<String, Route>,
+    settings: Arc<Settings>,
+    status: Status,
+    client: Arc<Client>,
+    rebalances: mpsc::UnboundedReceiver<Rebalance>,
+    partitions: HashMap<Key, Partition>,
+    /// Revoked partitions whose batches are ending.
+    draining: FuturesUnordered<BoxFuture<'static, Vec<Key>>>,
+    offsets: Arc<Offsets>,
+    committing: Option<JoinHandle<()>>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    report: mpsc::UnboundedSender<Report>,
+    probed: Instant,
+}
+
+impl Member {
+    pub(crate) fn new(
+        group: String,
+        engine: Arc<Engine>,
+        routes: HashMap<String, Route>,
+        settings: Arc<Settings>,
+        status: Status,
+    ) -> Result<Self, Error> {
+        let refused = |source| Error::Client { name: group.clone(), source };
+        let (rebalance, rebalances) = mpsc::unbounded_channel();
+        let client: Client = settings
+            .consumer(&group)
+            .create_with_context(Context::new(group.clone(), rebalance))
+            .map_err(refused)?;
+        let topics: Vec<&str> = routes.keys().map(String::as_str).collect();
+        client.subscribe(&topics).map_err(refused)?;
+        let (report, reports) = mpsc::unbounded_channel();
+        Ok(Self {
+            group,
+            engine,
+            routes,
+            settings,
+            status,
+            client: Arc::new(client),
+            rebalances,
+            partitions: HashMap::new(),
+            draining: FuturesUnordered::new(),
+            offsets: Arc::default(),
+            committing: None,
+            reports,
+            report,
+            probed: Instant::now(),
+        })
+    }
+
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
+        tracing::info!(group = self.group, "consumer started");
+        let result = self.poll(&shutdown).await;
+        self.close().await;
+        result
+    }
+
+    async fn poll(&mut self, shutdown: &CancellationToken) -> Result<(), Error> {
+        let client = Arc::clone(&self.client);
+        let mut stream = client.stream();
+        let mut tick = tokio::time::interval(self.settings.commit_interval.max(Duration::from_millis(1)));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // In this order: a new partition has its worker before its first record is looked at.
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                Some(rebalance) = self.rebalances.recv() => self.rebalance(rebalance).await,
+                Some(keys) = self.draining.next() => self.give_up(&keys),
+                Some(report) = self.reports.recv() => self.heed(report)?,
+                _ = tick.tick() => self.tick(),
+                Some(received) = stream.next() => match received {
+                    Ok(message) => self.dispatch(&message).await,
+                    Err(error) => self.client_error(error)?,
+                },
+            }
+        }
+    }
+
+    async fn dispatch(&mut self, message: &BorrowedMessage<'_>) {
+        self.connected();
+        let Some(route) = self.routes.get(message.topic()) else { return };
+        let topic = Arc::clone(&route.topic);
+        let key = (Arc::clone(&topic), message.partition());
+        if !self.partitions.contains_key(&key) {
+            while let Ok(rebalance) = self.rebalances.try_recv() {
+                self.rebalance(rebalance).await;
+            }
+        }
+        // Still unknown: fetched before the partition was revoked, and its next owner's.
+        let Some(partition) = self.partitions.get_mut(&key) else { return };
+        partition.push(Record::copy(message, topic), &self.client);
+    }
+
+    fn heed(&mut self, report: Report) -> Result<(), Error> {
+        match report {
+            Report::Drained(key) => {
+                if let Some(partition) = self.partitions.get_mut(&key) {
+                    partition.resume(&self.client);
+                }
+                Ok(())
+            }
+            // Its partition would stand still unseen.
+            Report::Panicked(text) => Err(Error::Worker { group: self.group.clone(), text }),
+        }
+    }
+
+    /// Commits what has become finished, at most once per interval and never two at a time.
+    fn tick(&mut self) {
+        let idle = self.committing.as_ref().is_none_or(JoinHandle::is_finished);
+        if idle && self.offsets.is_dirty() {
+            let (offsets, client) = (Arc::clone(&self.offsets), Arc::clone(&self.client));
+            self.committing = Some(tokio::spawn(async move { offsets.commit(&client).await }));
+        }
+        if !self.status.is_connected(&self.group) && self.probed.elapsed() > PROBE {
+            self.probed = Instant::now();
+            self.probe();
+        }
+    }
+
+    /// The client says when all brokers are gone, not when one is back.
+    fn probe(&self) {
+        let (client, status, group) = (Arc::clone(&self.client), self.status.clone(), self.group.clone());
+        let known = self.routes.keys().next().cloned();
+        tokio::task::spawn_blocking(move || {
+            if client.fetch_metadata(known.as_deref(), PROBE).is_ok() && status.set_connected(&group, true) {
+                tracing::info!(group, "a broker is reachable");
+            }
+        });
+    }
+
+    fn connected(&self) {
+        if !self.status.is_connected(&self.group) {
+            self.status.set_connected(&self.group, true);
+        }
+    }
+
+    fn client_error(&self, error: KafkaError) -> Result<(), Error> {
+        match error.rdkafka_error_code() {
+            _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
+                return Err(Error::Fatal { group: self.group.clone(), source: error });
+            }
+            Some(RDKafkaErrorCode::AllBrokersDown) => {
+                if self.status.set_connected(&self.group, false) {
+                    tracing::warn!(group = self.group, "no broker is reachable");
+                }
+            }
+            // Each lost connection; the client connects again by itself.
+            Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::Resolve) => {
+                tracing::debug!(group = self.group, %error, "connection to a broker");
+            }
+            _ => tracing::warn!(group = self.group, %error, "Kafka client"),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! One assigned partition: its buffer, and the worker that empties it batch by batch.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt;
+use rdkafka::{TopicPartitionList, consumer::Consumer as _};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Client, Key};
+use crate::{
+    engine::{Assignment, Engine},
+    lane::Lane,
+    record::Record,
+    settings::Settings,
+    status::PartitionState,
+    work::panic_text,
+};
+
+/// How long the end of a buffer is looked at for more before the batch closes.
+const LULL: Duration = Duration::from_millis(1);
+
+/// What a worker tells the loop.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The buffer of a paused partition is half empty.
+    Drained(Key),
+    /// A fault of the runtime itself.
+    Panicked(String),
+}
+
+/// The loop's side.
+pub(super) struct Partition {
+    key: Key,
+    state: Arc<PartitionState>,
+    settings: Arc<Settings>,
+    buffer: Arc<Buffer>,
+    records: mpsc::UnboundedSender<Record>,
+    stop: CancellationToken,
+    worker: JoinHandle<()>,
+}
+
+/// What lies between loop and worker. The channel itself has no bound, because a record that was received must be
+/// kept; the bound is the pause.
+#[derive(Debug, Default)]
+struct Buffer {
+    records: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Buffer {
+    fn over(&self, settings: &Settings, share: usize) -> bool {
+        self.records.load(Ordering::SeqCst) * share > settings.buffer_records
+            || self.bytes.load(Ordering::SeqCst) * share > settings.buffer_bytes
+    }
+}
+
+impl Partition {
+    pub(super) fn start(
+        key: Key,
+        engine: Arc<Engine>,
+        lane: Arc<dyn Lane>,
+        mut assignment: Assignment,
+        report: mpsc::UnboundedSender<Report>,
+    ) -> Self {
+        let (records, receiver) = mpsc::unbounded_channel();
+        let buffer = Arc::new(Buffer::default());
+        let settings = Arc::clone(&engine.runner.settings);
+        let (state, stop) = (Arc::clone(&assignment.state), assignment.stop.clone());
+        let mut intake = Intake {
+            key: key.clone(),
+            state: Arc::clone(&state),
+            settings: Arc::clone(&settings),
+            buffer: Arc::clone(&buffer),
+            records: receiver,
+            report: report.clone(),
+            stop: stop.clone(),
+        };
+        let worker = tokio::spawn(async move {
+            let work = async {
+                while let Some(batch) = intake.batch().await {
+                    if lane.process(&engine, batch, &mut assignment).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+                let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));
+            }
+        });
+        Self { key, state, settings, buffer, records, stop, worker }
+    }
+
+    /// Buffers a record; pauses the partition when the buffer is full.
+    pub(super) fn push(&mut self, record: Record, client: &Client) {
+        self.buffer.records.fetch_add(1, Ordering::SeqCst);
+        self.buffer.bytes.fetch_add(record.size(), Ordering::SeqCst);
+        // A worker that is gone has been stopped, or has reported its panic.
+        let _ = self.records.send(record);
+        if self.buffer.over(&self.settings, 1) && !self.state.paused.load(Ordering::SeqCst) {
+            if let Err(error) = client.pause(&self.list()) {
+                tracing::warn!(partition = ?self.state, %error, "cannot pause");
+                return;
+            }
+            self.state.paused.store(true, Ordering::SeqCst);
+            // The worker may have emptied it before it could see the flag.
+            self.resume(client);
+        }
+    }
+
+    /// Fetches again once the buffer is half empty.
+    pub(super) fn resume(&mut self, client: &Client) {
+        if self.state.paused.load(Ordering::SeqCst) && !self.buffer.over(&self.settings, 2) {
+            self.resume_now(client);
+        }
+    }
+
+    /// Whatever the buffer holds: a pause must not outlive the assignment.
+    pub(super) fn resume_now(&self, client: &Client) {
+        match client.resume(&self.list()) {
+            Ok(()) => self.state.paused.store(false, Ordering::SeqCst),
+            Err(error) => tracing::warn!(partition = ?self.state, %error, "cannot resume"),
+        }
+    }
+
+    pub(super) fn state(&self) -> &Arc<PartitionState> {
+        &self.state
+    }
+
+    /// Lets the batch under way end, at most until `deadline`; then it is rolled back.
+    pub(super) async fn end(mut self, deadline: Instant) {
+        self.stop.cancel();
+        if timeout_at(deadline, &mut self.worker).await.is_err() {
+            tracing::warn!(partition = ?self.state, "batch did not end in time and is rolled back");
+            self.abort().await;
+        }
+    }
+
+    /// Ends the worker at its next await; the transaction is rolled back.
+    pub(super) async fn abort(self) {
+        self.stop.cancel();
+        self.worker.abort();
+        // Cancelled or panicked: it has ended, which is all that matters here.
+        let _ = self.worker.await;
+    }
+
+    fn list(&self) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(1);
+        list.add_partition(&self.key.0, self.key.1);
+        list
+    }
+}
+
+/// The worker's side.
+struct Intake {
+    key: Key,
+    state: Arc<PartitionState>,
+    settings: Arc<Settings>,
+    buffer: Arc<Buffer>,
+    records: mpsc::UnboundedReceiver<Record>,
+    report: mpsc::UnboundedSender<Report>,
+    stop: CancellationToken,
+}
+
+impl Intake {
+    /// The next batch: closed at its size, or a few milliseconds after its first record while more is arriving.
+    /// `None` when the partition was stopped.
+    async fn batch(&mut self) -> Option<Vec<Record>> {
+        let stop = self.stop.clone();
+        let first = stop.run_until_cancelled(self.records.recv()).await??;
+        let deadline = Instant::now() + self.settings.batch_wait;
+        let (mut bytes, mut batch) = (0, Vec::new());
+        let mut next = Some(first);
+        while let Some(record) = next.take() {
+            bytes += record.size();
+            batch.push(record);
+            if batch.len() >= self.settings.batch_size || bytes >= self.settings.buffer_bytes {
+                break;
+            }
+            next = match self.records.try_recv() {
+                Ok(record) => Some(record),
+                Err(_) => {
+                    let lull = deadline.min(Instant::now() + LULL);
+                    timeout_at(lull, self.records.recv()).await.ok().flatten()
+                }
+            };
+        }
+        self.buffer.records.fetch_sub(batch.len(), Ordering::SeqCst);
+        self.buffer.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        if self.state.paused.load(Ordering::SeqCst) && !self.buffer.over(&self.settings, 2) {
+            let _ = self.report.send(Report::Drained(self.key.clone()));
+        }
+        Some(batch)
+    }
+}

@@ -1,0 +1,80 @@
+//! What a service writes: a handler of one message, or of a whole batch.
+
+use sqlx::PgConnection;
+use waybill_event::Event;
+
+use crate::{Failure, Message};
+
+/// Handles one message at a time, inside the transaction that also holds its inbox row.
+///
+/// Return the error of every failed statement: PostgreSQL has aborted the transaction by then, and nothing can be
+/// written in it any more. A handler that is run again starts from a clean savepoint or transaction.
+pub trait Handler: Send + Sync + 'static {
+    /// Event of the topic.
+    type Event: Event;
+
+    /// Writes the effect of one message into `tx`. It must not commit or roll back `tx` itself; nested
+    /// transactions are fine. Effects outside `tx` (calls, channels) may happen more than once: use
+    /// [`committed`](Self::committed) for hints.
+    ///
+    /// # Errors
+    /// [`Failure::Transient`] is tried again in place, and nothing of the partition passes it;
+    /// [`Failure::Permanent`] goes to the group's dead-letter topic at once. Either way the message's writes are
+    /// undone.
+    fn handle(
+        &self,
+        tx: &mut PgConnection,
+        message: &Message<Self::Event>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Called after the commit with the messages whose effect is now durable, in the order handled. At most once
+    /// per message: a crash in between loses the call, so it is for hints and immediate sends only. Must not block.
+    fn committed(&self, messages: &[Message<Self::Event>]) {
+        let _ = messages;
+    }
+}
+
+/// Handles a whole batch of one partition with set-based statements.
+pub trait BatchHandler: Send + Sync + 'static {
+    /// Event of the topic.
+    type Event: Event;
+
+    /// Writes the effects of all messages, which are in offset order and hold no id twice.
+    ///
+    /// When any outcome is not [`Outcome::Done`], the transaction is rolled back and the messages come again one by
+    /// one, so a failing message costs the others only time.
+    ///
+    /// # Errors
+    /// A failure of the whole call: the messages come again one by one and get their own verdicts.
+    fn handle(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<Self::Event>],
+    ) -> impl Future<Output = Result<Vec<Outcome>, Failure>> + Send;
+
+    /// As [`Handler::committed`].
+    fn committed(&self, messages: &[Message<Self::Event>]) {
+        let _ = messages;
+    }
+}
+
+/// What became of one message of a batch; one per message, in their order.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The effect is written.
+    Done,
+    /// As [`Failure::Transient`].
+    Transient(anyhow::Error),
+    /// As [`Failure::Permanent`].
+    Permanent(anyhow::Error),
+}
+
+impl Outcome {
+    pub(crate) fn into_result(self) -> Result<(), Failure> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Transient(error) => Err(Failure::Transient(error)),
+            Self::Permanent(error) => Err(Failure::Permanent(error)),
+        }
+    }
+}

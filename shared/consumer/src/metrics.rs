@@ -1,0 +1,140 @@
+//! Names of the metrics and the instruments behind them.
+
+use std::sync::{Arc, Weak, atomic::Ordering};
+
+use chrono::Utc;
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Histogram, Meter},
+};
+
+use crate::status::{Inner, PartitionState, Status};
+
+/// Instrumentation scope.
+pub const METER: &str = "waybill.consumer";
+/// Counter of messages by `outcome`: [`DONE`], [`DUPLICATE`], [`DEAD`], [`RETRIED`].
+pub const MESSAGES: &str = "waybill.consumer.messages";
+/// Histogram of the time a handler takes, per call, in seconds.
+pub const PROCESS_DURATION: &str = "messaging.process.duration";
+/// Histogram of the messages in a batch.
+pub const BATCH_SIZE: &str = "waybill.consumer.batch.size";
+/// Gauge: seconds since the oldest unfinished message of a partition was written. The alarm.
+pub const OLDEST_AGE: &str = "waybill.consumer.oldest.age";
+/// Gauge: 1 while a partition makes no progress, by `reason`.
+pub const PARTITION_BLOCKED: &str = "waybill.consumer.partition_blocked";
+/// Gauge: 1 while a partition is paused because its buffer is full.
+pub const PARTITION_PAUSED: &str = "waybill.consumer.partition_paused";
+
+/// The handler's effect committed.
+pub const DONE: &str = "done";
+/// The inbox knew the message: skipped.
+pub const DUPLICATE: &str = "duplicate";
+/// Acknowledged by the dead-letter topic.
+pub const DEAD: &str = "dead";
+/// A transient failure, to be tried again.
+pub const RETRIED: &str = "retried";
+
+/// A handler failed transiently.
+pub const TRANSIENT: &str = "transient";
+/// The database refuses or is unreachable.
+pub const DATABASE: &str = "database";
+/// The dead-letter topic does not acknowledge.
+pub const DEAD_LETTER: &str = "dead_letter";
+/// A schema is unknown; it may come with a deployment.
+pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
+/// Every reason of [`PARTITION_BLOCKED`].
+pub const REASONS: [&str; 4] = [TRANSIENT, DATABASE, DEAD_LETTER, UNKNOWN_SCHEMA];
+
+/// Bounds that the conventions give for `messaging.process.duration`.
+const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+const SIZES: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
+
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    messages: Counter<u64>,
+    duration: Histogram<f64>,
+    batch: Histogram<u64>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let meter = global::meter(METER);
+        Self {
+            messages: meter.u64_counter(MESSAGES).with_unit("{message}").build(),
+            duration: meter
+                .f64_histogram(PROCESS_DURATION)
+                .with_unit("s")
+                .with_boundaries(SECONDS.to_vec())
+                .build(),
+            batch: meter
+                .u64_histogram(BATCH_SIZE)
+                .with_unit("{message}")
+                .with_boundaries(SIZES.to_vec())
+                .build(),
+        }
+    }
+
+    pub(crate) fn count(&self, outcome: &'static str, topic: &str, group: &str, messages: usize) {
+        if messages > 0 {
+            let outcome = KeyValue::new("outcome", outcome);
+            self.messages.add(messages as u64, &[outcome, topic_of(topic), group_of(group)]);
+        }
+    }
+
+    pub(crate) fn handled(&self, seconds: f64, topic: &str, group: &str) {
+        self.duration.record(seconds, &[topic_of(topic), group_of(group)]);
+    }
+
+    pub(crate) fn batch(&self, size: usize, topic: &str, group: &str) {
+        self.batch.record(size as u64, &[topic_of(topic), group_of(group)]);
+    }
+}
+
+/// Registers the gauges. They hold the state weakly, because a callback is never unregistered.
+pub(crate) fn observe(status: &Status) {
+    let meter = global::meter(METER);
+    let state = Arc::downgrade(&status.0);
+    gauge(&meter, OLDEST_AGE, "s", state.clone(), |partition| {
+        vec![(partition.oldest_age(Utc::now().timestamp_millis()), None)]
+    });
+    gauge(&meter, PARTITION_PAUSED, "1", state.clone(), |partition| {
+        vec![(f64::from(partition.paused.load(Ordering::Relaxed)), None)]
+    });
+    gauge(&meter, PARTITION_BLOCKED, "1", state, |partition| {
+        // Every reason is always reported, so that an alarm falls back to 0 and does not go stale at 1.
+        let blocked = partition.blocked().map(|blocked| blocked.reason);
+        let value = |reason| f64::from(blocked == Some(reason));
+        REASONS.iter().map(|&reason| (value(reason), Some(KeyValue::new("reason", reason)))).collect()
+    });
+}
+
+type Readings = Vec<(f64, Option<KeyValue>)>;
+
+fn gauge(
+    meter: &Meter,
+    name: &'static str,
+    unit: &'static str,
+    state: Weak<Inner>,
+    read: impl Fn(&PartitionState) -> Readings + Send + Sync + 'static,
+) {
+    let callback = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
+        for partition in state.upgrade().iter().flat_map(|state| state.partitions()) {
+            for (value, extra) in read(&partition) {
+                let id = KeyValue::new("messaging.destination.partition.id", partition.partition.to_string());
+                let mut labels = vec![topic_of(&partition.topic), group_of(&partition.group), id];
+                labels.extend(extra);
+                observer.observe(value, &labels);
+            }
+        }
+    };
+    // The meter keeps the callback; the handle is not needed.
+    let _ = meter.f64_observable_gauge(name).with_unit(unit).with_callback(callback).build();
+}
+
+fn topic_of(topic: &str) -> KeyValue {
+    KeyValue::new("messaging.destination.name", topic.to_owned())
+}
+
+fn group_of(group: &str) -> KeyValue {
+    KeyValue::new("messaging.consumer.group.name", group.to_owned())
+}

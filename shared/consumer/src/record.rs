@@ -1,0 +1,116 @@
+//! A record as it lies in Kafka, owned: nothing in it keeps the client's memory or the consumer alive.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, LazyLock},
+};
+
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _, OwnedHeaders};
+use waybill_event::{Event, Header, Headers, MessageId, Origin};
+
+use crate::message::Message;
+
+pub(crate) struct Record {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) timestamp_ms: Option<i64>,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: RecordHeaders,
+}
+
+/// Headers as far as they can be read.
+pub(crate) enum RecordHeaders {
+    Read(Headers),
+    /// A name is not UTF-8. The client library panics on reading it, so the list is only carried on whole.
+    Opaque(OwnedHeaders),
+}
+
+/// Why a record never becomes a message.
+#[derive(Debug)]
+pub(crate) struct Undecodable {
+    pub(crate) code: &'static str,
+    pub(crate) text: String,
+    /// Another release may know the schema: worth waiting for, for a while.
+    pub(crate) unknown_schema: bool,
+}
+
+impl Record {
+    pub(crate) fn copy(message: &BorrowedMessage<'_>, topic: Arc<str>) -> Self {
+        Self {
+            topic,
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp_ms: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: message.headers().map_or_else(|| RecordHeaders::Read(Headers::new()), read_headers),
+        }
+    }
+
+    /// The headers, empty when they cannot be read.
+    pub(crate) fn headers(&self) -> &Headers {
+        static NONE: LazyLock<Headers> = LazyLock::new(Headers::new);
+        match &self.headers {
+            RecordHeaders::Read(headers) => headers,
+            RecordHeaders::Opaque(_) => &NONE,
+        }
+    }
+
+    pub(crate) fn id(&self) -> MessageId {
+        let origin = Origin {
+            topic: &self.topic,
+            partition: self.partition,
+            offset: self.offset,
+            timestamp_ms: self.timestamp_ms,
+        };
+        MessageId::identify(self.headers(), origin)
+    }
+
+    /// Bytes held, for the bounds of the buffers; headers are estimated.
+    pub(crate) fn size(&self) -> usize {
+        const OVERHEAD: usize = 512;
+        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len) + OVERHEAD
+    }
+
+    pub(crate) fn decode<E: Event>(self: &Arc<Self>) -> Result<Message<E>, Undecodable> {
+        if let RecordHeaders::Opaque(_) = self.headers {
+            let text = "a header name is not UTF-8".to_owned();
+            return Err(Undecodable { code: "header_name", text, unknown_schema: false });
+        }
+        // A tombstone has no event; the codec sees only bytes.
+        let value = self.value.as_deref().ok_or(waybill_event::DecodeError::Null);
+        // The codec promises not to panic; a partition must not depend on it for every type that is ever read.
+        let Ok(decoded) = catch_unwind(|| value.and_then(waybill_event::decode::<E>)) else {
+            let text = "decoding panicked".to_owned();
+            return Err(Undecodable { code: "decode_panic", text, unknown_schema: false });
+        };
+        match decoded {
+            Ok(event) => Ok(Message::decoded(event, self.id(), Arc::clone(self))),
+            Err(error) => Err(Undecodable {
+                code: error.code(),
+                text: error.to_string(),
+                unknown_schema: error.is_unknown_schema(),
+            }),
+        }
+    }
+}
+
+/// Names the record and never shows its content.
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]@{}", self.topic, self.partition, self.offset)
+    }
+}
+
+fn read_headers(headers: &rdkafka::message::BorrowedHeaders) -> RecordHeaders {
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        headers
+            .iter()
+            .map(|header| Header { name: header.key.to_owned(), value: header.value.map(<[u8]>::to_vec) })
+            .collect::<Headers>()
+    }));
+    read.map_or_else(|_| RecordHeaders::Opaque(headers.detach()), RecordHeaders::Read)
+}

@@ -1,0 +1,176 @@
+//! What the consumer is doing right now, for readiness, metrics and people.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+/// Handle on the state of a [`Consumer`](crate::Consumer); cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Status(pub(crate) Arc<Inner>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    groups: Mutex<BTreeMap<String, GroupState>>,
+    partitions: Mutex<BTreeMap<Key, Arc<PartitionState>>>,
+}
+
+/// Group, topic, partition.
+type Key = (String, String, i32);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct GroupState {
+    joined: bool,
+    connected: bool,
+}
+
+/// A partition that makes no progress, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// Consumer group, with prefix.
+    pub group: String,
+    /// Topic, with prefix.
+    pub topic: String,
+    /// Partition.
+    pub partition: i32,
+    /// One of [`metrics::REASONS`](crate::metrics::REASONS).
+    pub reason: &'static str,
+    /// The last error.
+    pub error: String,
+}
+
+/// State of one assigned partition, written by its worker.
+#[derive(Debug)]
+pub(crate) struct PartitionState {
+    pub(crate) group: String,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) paused: AtomicBool,
+    /// Record timestamp of the oldest message taken and not finished, milliseconds; 0 when there is none.
+    oldest_ms: AtomicI64,
+    blocked: Mutex<Option<(&'static str, String)>>,
+}
+
+impl PartitionState {
+    pub(crate) fn new(group: &str, topic: &str, partition: i32) -> Arc<Self> {
+        Arc::new(Self {
+            group: group.to_owned(),
+            topic: topic.to_owned(),
+            partition,
+            paused: AtomicBool::new(false),
+            oldest_ms: AtomicI64::new(0),
+            blocked: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn set_oldest(&self, timestamp_ms: Option<i64>) {
+        self.oldest_ms.store(timestamp_ms.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Seconds since the oldest unfinished message was written; 0 when there is none.
+    pub(crate) fn oldest_age(&self, now_ms: i64) -> f64 {
+        match self.oldest_ms.load(Ordering::Relaxed) {
+            0 => 0.0,
+            oldest => now_ms.saturating_sub(oldest).max(0) as f64 / 1_000.0,
+        }
+    }
+
+    pub(crate) fn block(&self, reason: &'static str, error: String) {
+        *lock(&self.blocked) = Some((reason, error));
+    }
+
+    pub(crate) fn unblock(&self) {
+        *lock(&self.blocked) = None;
+    }
+
+    pub(crate) fn blocked(&self) -> Option<Blocked> {
+        let (reason, error) = lock(&self.blocked).clone()?;
+        let (group, topic, partition) = (self.group.clone(), self.topic.clone(), self.partition);
+        Some(Blocked { group, topic, partition, reason, error })
+    }
+}
+
+impl Status {
+    /// Whether every group has joined and reaches a broker.
+    ///
+    /// A blocked partition is not a reason to be unready: another instance would be blocked by the same message.
+    ///
+    /// # Errors
+    /// Names the group and what it waits for.
+    pub fn ready(&self) -> Result<(), String> {
+        for (group, state) in &*lock(&self.0.groups) {
+            if !state.connected {
+                return Err(format!("group {group}: no broker is reachable"));
+            }
+            if !state.joined {
+                return Err(format!("group {group}: not joined yet"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of partitions that this process is assigned, over all groups.
+    #[must_use]
+    pub fn assigned(&self) -> usize {
+        lock(&self.0.partitions).len()
+    }
+
+    /// Partitions that make no progress now.
+    #[must_use]
+    pub fn blocked(&self) -> Vec<Blocked> {
+        self.0.partitions().iter().filter_map(|partition| partition.blocked()).collect()
+    }
+
+    /// Number of partitions whose buffer is full, so that nothing is fetched for them.
+    #[must_use]
+    pub fn paused(&self) -> usize {
+        self.0.partitions().iter().filter(|partition| partition.paused.load(Ordering::Relaxed)).count()
+    }
+
+    pub(crate) fn add_group(&self, group: &str) {
+        lock(&self.0.groups).entry(group.to_owned()).or_default();
+    }
+
+    pub(crate) fn set_joined(&self, group: &str) {
+        self.group(group, |state| *state = GroupState { joined: true, connected: true });
+    }
+
+    /// Returns whether that is news.
+    pub(crate) fn set_connected(&self, group: &str, connected: bool) -> bool {
+        self.group(group, |state| std::mem::replace(&mut state.connected, connected) != connected)
+    }
+
+    pub(crate) fn is_connected(&self, group: &str) -> bool {
+        self.group(group, |state| state.connected)
+    }
+
+    fn group<T>(&self, group: &str, change: impl FnOnce(&mut GroupState) -> T) -> T {
+        change(lock(&self.0.groups).entry(group.to_owned()).or_default())
+    }
+
+    pub(crate) fn add(&self, partition: &Arc<PartitionState>) {
+        lock(&self.0.partitions).insert(key(partition), Arc::clone(partition));
+    }
+
+    pub(crate) fn remove(&self, partition: &PartitionState) {
+        lock(&self.0.partitions).remove(&key(partition));
+    }
+}
+
+impl Inner {
+    pub(crate) fn partitions(&self) -> Vec<Arc<PartitionState>> {
+        lock(&self.partitions).values().cloned().collect()
+    }
+}
+
+fn key(partition: &PartitionState) -> Key {
+    (partition.group.clone(), partition.topic.clone(), partition.partition)
+}
+
+/// The maps hold plain values, whole after every statement: a panic elsewhere does not spoil them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,175 @@
+//! One face for both kinds of handlers: each call runs in its span, is timed, and cannot unwind further.
+
+use std::{any::Any, panic::AssertUnwindSafe, time::Instant};
+
+use futures::FutureExt;
+use sqlx::PgConnection;
+use tracing::{Instrument, Span};
+use waybill_event::{Event, TraceContext};
+
+use crate::{BatchHandler, Failure, Handler, Message, metrics::Metrics, span};
+
+/// What surrounds a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) metrics: &'a Metrics,
+}
+
+/// How a call ended that did not succeed.
+#[derive(Debug)]
+pub(crate) enum Stumble {
+    Failed(Failed),
+    /// The handler panicked; the text of the panic.
+    Panicked(Failed),
+}
+
+/// A failure and the span it happened in.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) failure: Failure,
+    pub(crate) traceparent: Option<String>,
+}
+
+impl Failed {
+    pub(crate) fn new(failure: Failure) -> Self {
+        Self { failure, traceparent: TraceContext::current().map(|context| context.traceparent) }
+    }
+}
+
+pub(crate) trait Work: Send + Sync {
+    type Event: Event;
+
+    /// All messages, in order, without savepoints.
+    fn all(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<Self::Event>],
+        around: Around<'_>,
+    ) -> impl Future<Output = Result<(), Stumble>> + Send;
+
+    fn one(
+        &self,
+        tx: &mut PgConnection,
+        message: &Message<Self::Event>,
+        around: Around<'_>,
+    ) -> impl Future<Output = Result<(), Stumble>> + Send;
+
+    fn committed(&self, messages: &[Message<Self::Event>]);
+}
+
+/// A [`Handler`].
+#[derive(Debug)]
+pub(crate) struct Each<'h, H>(pub(crate) &'h H);
+
+/// A [`BatchHandler`].
+#[derive(Debug)]
+pub(crate) struct Whole<'h, H>(pub(crate) &'h H);
+
+impl<H: Handler> Work for Each<'_, H> {
+    type Event = H::Event;
+
+    async fn all(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<H::Event>],
+        around: Around<'_>,
+    ) -> Result<(), Stumble> {
+        for message in messages {
+            self.one(tx, message, around).await?;
+        }
+        Ok(())
+    }
+
+    async fn one(
+        &self,
+        tx: &mut PgConnection,
+        message: &Message<H::Event>,
+        around: Around<'_>,
+    ) -> Result<(), Stumble> {
+        let span = span::process(message, around.group);
+        call(self.0.handle(tx, message), span, message.topic(), around).await
+    }
+
+    fn committed(&self, messages: &[Message<H::Event>]) {
+        self.0.committed(messages);
+    }
+}
+
+impl<H: BatchHandler> Work for Whole<'_, H> {
+    type Event = H::Event;
+
+    async fn all(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<H::Event>],
+        around: Around<'_>,
+    ) -> Result<(), Stumble> {
+        let [first, _, ..] = messages else {
+            return match messages.first() {
+                Some(only) => self.one(tx, only, around).await,
+                None => Ok(()),
+            };
+        };
+        // One span per message in its own trace, and one for the call that links to them.
+        let each: Vec<Span> = messages.iter().map(|message| span::process(message, around.group)).collect();
+        let span = span::process_batch(first.topic(), around.group, &each);
+        call(self.judge(tx, messages), span, first.topic(), around).await
+    }
+
+    async fn one(
+        &self,
+        tx: &mut PgConnection,
+        message: &Message<H::Event>,
+        around: Around<'_>,
+    ) -> Result<(), Stumble> {
+        let span = span::process(message, around.group);
+        call(self.judge(tx, std::slice::from_ref(message)), span, message.topic(), around).await
+    }
+
+    fn committed(&self, messages: &[Message<H::Event>]) {
+        self.0.committed(messages);
+    }
+}
+
+impl<H: BatchHandler> Whole<'_, H> {
+    async fn judge(&self, tx: &mut PgConnection, messages: &[Message<H::Event>]) -> Result<(), Failure> {
+        let outcomes = self.0.handle(tx, messages).await?;
+        if outcomes.len() != messages.len() {
+            let (given, wanted) = (outcomes.len(), messages.len());
+            // Which message has no verdict cannot be told; a fault of the handler, and visible as a stop.
+            return Err(Failure::Transient(anyhow::anyhow!("{given} outcomes for {wanted} messages")));
+        }
+        outcomes.into_iter().try_for_each(crate::Outcome::into_result)
+    }
+}
+
+async fn call(
+    handling: impl Future<Output = Result<(), Failure>> + Send,
+    span: Span,
+    topic: &str,
+    around: Around<'_>,
+) -> Result<(), Stumble> {
+    let started = Instant::now();
+    let inside = async {
+        match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(result) => result.map_err(|failure| Stumble::Failed(Failed::new(failure))),
+            Err(panic) => {
+                let failure =
+                    Failure::Permanent(anyhow::anyhow!("handler panicked: {}", panic_text(&*panic)));
+                Err(Stumble::Panicked(Failed::new(failure)))
+            }
+        }
+    };
+    let result = inside.instrument(span.clone()).await;
+    around.metrics.handled(started.elapsed().as_secs_f64(), topic, around.group);
+    if let Err(Stumble::Failed(failed) | Stumble::Panicked(failed)) = &result {
+        span::failed(&span, &failed.failure);
+    }
+    result
+}
+
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
