@@ -99,6 +99,11 @@ impl ApiError {
         self.0.code
     }
 
+    /// The sentence for people.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
     /// The causes, outermost first, for the log.
     pub(crate) fn causes(&self) -> Option<String> {
         let mut cause: Option<&dyn std::error::Error> = self.0.source.as_deref().map(|s| s as _);

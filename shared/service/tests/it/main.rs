@@ -1,0 +1,5 @@
+//! The frame around a service, over real HTTP.
+
+mod auth;
+mod frame;
+mod postgres;
