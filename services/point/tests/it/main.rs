@@ -1,0 +1,8 @@
+//! The point service against real PostgreSQL and Kafka, and its pure core against random histories.
+
+mod api;
+mod histories;
+mod kafka;
+mod ledger;
+mod properties;
+mod traces;
