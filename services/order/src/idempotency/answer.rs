@@ -39,6 +39,17 @@ pub struct Answer {
     pub body: Bytes,
 }
 
+impl Answer {
+    /// 201 with the thing that was made.
+    ///
+    /// # Errors
+    /// [`Error::Encode`].
+    pub fn created<T: Serialize>(location: String, made: &T) -> Result<Self, Error> {
+        let body = serde_json::to_vec(made).map_err(Error::Encode)?.into();
+        Ok(Self { status: 201, location: Some(location), body })
+    }
+}
+
 /// An answer found under a key.
 #[derive(Debug)]
 pub struct Stored {

@@ -52,7 +52,8 @@ pub(crate) async fn find(
 }
 
 /// Reads the failure of a statement that writes a key: the lock time-out means that a request with the same key
-/// has not ended, because nothing else in such a statement waits for a lock.
+/// has not ended. Nothing else in such a statement waits for a lock, but for a migration that changes these tables;
+/// then too nothing was done and a repetition is right.
 pub(crate) fn still_running(error: sqlx::Error) -> Error {
     /// `lock_not_available`
     const LOCK_TIMEOUT: &str = "55P03";

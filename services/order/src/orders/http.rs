@@ -1,12 +1,14 @@
 //! Routes of orders.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::header::ETAG;
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope};
 use waybill_service::http::{self, ApiError};
 
@@ -14,6 +16,7 @@ use super::list::ListQuery;
 use super::{Error, PlaceOrder, find, list, place};
 use crate::app::AppState;
 use crate::idempotency::Key;
+use crate::strict::Strict;
 
 /// `/v1/orders` and below.
 pub(crate) fn router() -> Router<AppState> {
@@ -24,13 +27,11 @@ pub(crate) fn router() -> Router<AppState> {
 
 async fn place_order(
     State(state): State<AppState>,
-    principal: Principal,
+    Customer(customer): Customer,
     key: Key,
-    http::Json(request): http::Json<PlaceOrder>,
+    http::Json(Strict(request)): http::Json<Strict<PlaceOrder>>,
 ) -> Result<Response, ApiError> {
-    // The order belongs to the token's subject, which for other scopes is no customer.
-    principal.require(Scope::Customer)?;
-    let outcome = place::place(&state.orders, principal.customer, &key, request).await?;
+    let outcome = place::place(&state.orders, customer, &key, request).await?;
     // A repeated answer shows the order as it was placed.
     Ok(([(ETAG, etag(1))], outcome).into_response())
 }
@@ -52,6 +53,20 @@ async fn list_orders(
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(invalid_query)?;
     Ok(list::list(&state.orders, principal.customer, query).await?.into_response())
+}
+
+/// A caller with the scope `customer`: an order belongs to the token's subject, which for other scopes is no
+/// customer. Refused before the key and the body are looked at.
+struct Customer(Uuid);
+
+impl FromRequestParts<AppState> for Customer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let principal = Principal::from_request_parts(parts, state).await?;
+        principal.require(Scope::Customer)?;
+        Ok(Self(principal.customer))
+    }
 }
 
 /// An unknown or repeated parameter.

@@ -1,7 +1,10 @@
 //! What an order is, without I/O: its lines, its states, its event and its JSON form.
 
-use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Serialize, Serializer};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 use waybill_event::order::{payment_method, status};
 use waybill_event::{OrderEvent, OrderItem};
@@ -10,7 +13,7 @@ use waybill_event::{OrderEvent, OrderItem};
 pub const MAX_TOTAL: i64 = 9_007_199_254_740_991;
 
 /// States of an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     /// Waits for payment until `expires_at`.
@@ -57,7 +60,7 @@ impl Status {
 }
 
 /// How an order is paid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum PaymentMethod {
     /// By card, through the gateway, before it is confirmed.
@@ -78,6 +81,16 @@ impl PaymentMethod {
     /// The method of that name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Card, Self::OnDelivery].into_iter().find(|method| method.name() == name)
+    }
+}
+
+/// By hand: a derived one calls `null` a fault of JSON's syntax, where the field is at fault.
+impl<'de> Deserialize<'de> for PaymentMethod {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::named(&name).ok_or_else(|| {
+            D::Error::unknown_variant(&name, &[payment_method::CARD, payment_method::ON_DELIVERY])
+        })
     }
 }
 
@@ -144,7 +157,7 @@ pub(super) struct Terms {
     /// Points earned, in basis points of what counts.
     pub(super) earn_rate_bp: i32,
     /// How long a card order waits for payment.
-    pub(super) payment_window: TimeDelta,
+    pub(super) payment_window: Duration,
     /// The database's clock.
     pub(super) now: DateTime<Utc>,
 }
@@ -230,7 +243,7 @@ mod tests {
     use super::*;
 
     fn terms() -> Terms {
-        Terms { earn_rate_bp: 100, payment_window: TimeDelta::minutes(30), now: DateTime::UNIX_EPOCH }
+        Terms { earn_rate_bp: 100, payment_window: Duration::from_secs(1800), now: DateTime::UNIX_EPOCH }
     }
 
     #[test]
@@ -257,7 +270,7 @@ mod tests {
         let waits = order(PaymentMethod::Card);
         assert_eq!(
             (waits.status, waits.earn_base, waits.expires_at),
-            (Status::PendingPayment, 0, Some(terms().now + TimeDelta::minutes(30)))
+            (Status::PendingPayment, 0, Some(terms().now + Duration::from_secs(1800)))
         );
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use waybill_event::order::event_type;
@@ -11,6 +10,7 @@ use super::order::{MAX_TOTAL, Terms};
 use super::store::{self, Price};
 use super::{Error, Item, Order, Orders, PaymentMethod, Violation};
 use crate::idempotency::{self, Answer, Fingerprint, Key, Outcome, Scope};
+use crate::strict;
 
 /// Most lines of one order.
 pub const MAX_ITEMS: usize = 100;
@@ -28,6 +28,7 @@ pub(super) const ROUTE: &str = "/v1/orders";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlaceOrder {
     /// What is ordered; 1 to 100 lines, each stock keeping unit once.
+    #[serde(deserialize_with = "strict::list")]
     pub items: Vec<PlaceItem>,
     /// ISO 4217 code; every product must be sold in it.
     pub currency: String,
@@ -71,24 +72,17 @@ pub(super) async fn place(
         return Ok(orders.replay(stored, &fingerprint)?);
     }
     let settings = &orders.settings;
-    let terms = Terms {
-        earn_rate_bp: settings.earn_rate_bp,
-        payment_window: TimeDelta::from_std(settings.payment_window).unwrap_or(TimeDelta::MAX),
-        now: read.now,
-    };
+    let terms =
+        Terms { earn_rate_bp: settings.earn_rate_bp, payment_window: settings.payment_window, now: read.now };
     let order = priced(customer, request, &read.prices, &terms)?;
-    let answer = Answer {
-        status: 201,
-        location: Some(format!("{ROUTE}/{}", order.id)),
-        body: serde_json::to_vec(&order).map_err(idempotency::Error::Encode)?.into(),
-    };
+    let answer = Answer::created(format!("{ROUTE}/{}", order.id), &order)?;
     let draft = orders.outbox.draft(&order.event(event_type::PLACED))?;
     let entry = idempotency::Entry {
         scope: &scope,
         fingerprint: &fingerprint,
         answer: &answer,
         created_at: read.now,
-        expires_at: read.now + TimeDelta::from_std(settings.idempotency_lifetime).unwrap_or(TimeDelta::MAX),
+        expires_at: read.now + settings.idempotency_lifetime,
     };
     fail::fail_point!("order.before_commit");
     let written = store::place(&mut connection, &entry, &order, &draft).await;
@@ -141,7 +135,7 @@ pub(crate) fn is_sku(text: &str) -> bool {
     let legal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     text.len() <= MAX_SKU_BYTES
         && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
-        && text.as_bytes().iter().all(|b| legal(b))
+        && text.as_bytes().iter().all(legal)
 }
 
 /// The order at today's prices. `prices` stands line by line beside the request's items.

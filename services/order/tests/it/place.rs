@@ -1,0 +1,145 @@
+use chrono::{DateTime, TimeDelta, Utc};
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::app::{TestApp, order, order_with, send};
+
+fn time(value: &Value) -> DateTime<Utc> {
+    let text = value.as_str().expect("a time");
+    assert!(text.ends_with('Z'), "{text}");
+    text.parse().expect("RFC 3339")
+}
+
+#[tokio::test]
+async fn an_order_on_delivery_is_confirmed_at_once() {
+    let app = TestApp::start().await;
+    let order = app.place("k", &order()).await.placed();
+    assert_eq!(
+        order,
+        json!({
+            "id": order["id"], "customerId": app.customer, "status": "CONFIRMED", "version": 1,
+            "currency": "KRW",
+            "items": [
+                {"sku": "TEA-100", "quantity": 2, "unitPrice": 4_500},
+                {"sku": "MUG-1", "quantity": 1, "unitPrice": 12_000},
+            ],
+            "total": 21_000, "paymentMethod": "ON_DELIVERY", "pointsUsed": 0, "paid": 0, "refunded": 0,
+            "reason": null, "expiresAt": null, "createdAt": order["createdAt"], "updatedAt": order["createdAt"],
+        })
+    );
+    let id: Uuid = order["id"].as_str().unwrap().parse().unwrap();
+    assert_eq!(id.get_version_num(), 7);
+    let (base, rate): (i64, i32) = sqlx::query_as("select earn_base, earn_rate_bp from orders")
+        .fetch_one(&app.database.pool)
+        .await
+        .unwrap();
+    assert_eq!((base, rate), (21_000, 100));
+}
+
+#[tokio::test]
+async fn a_card_order_waits_half_an_hour_by_the_databases_clock() {
+    let app = TestApp::start().await;
+    let before: DateTime<Utc> =
+        sqlx::query_scalar("select clock_timestamp()").fetch_one(&app.database.pool).await.unwrap();
+    let order = app.place("k", &order_with(json!({"paymentMethod": "CARD"}))).await.placed();
+    let after: DateTime<Utc> =
+        sqlx::query_scalar("select clock_timestamp()").fetch_one(&app.database.pool).await.unwrap();
+    assert_eq!(order["status"], "PENDING_PAYMENT");
+    let created = time(&order["createdAt"]);
+    assert!(before <= created && created <= after);
+    assert_eq!(time(&order["expiresAt"]) - created, TimeDelta::minutes(30));
+    let earn_base: i64 =
+        sqlx::query_scalar("select earn_base from orders").fetch_one(&app.database.pool).await.unwrap();
+    assert_eq!(earn_base, 0);
+}
+
+#[tokio::test]
+async fn an_order_reads_as_it_was_answered() {
+    let app = TestApp::start().await;
+    let placed = app.place("k", &order()).await;
+    let read = app.get(placed.header("location").unwrap()).await;
+    assert_eq!(read.status, 200);
+    assert_eq!(read.json(), placed.placed());
+    assert_eq!(read.header("etag"), Some("\"1\""));
+    assert_eq!(read.header("cache-control"), Some("no-store"));
+    app.execute("update orders set version = 7, status = 'CANCELLED', reason = 'changed my mind'").await;
+    let read = app.get(placed.header("location").unwrap()).await;
+    assert_eq!(read.header("etag"), Some("\"7\""));
+    assert_eq!(
+        (&read.json()["status"], &read.json()["reason"]),
+        (&json!("CANCELLED"), &json!("changed my mind"))
+    );
+}
+
+#[tokio::test]
+async fn only_the_customer_and_the_staff_see_an_order() {
+    let app = TestApp::start().await;
+    let placed = app.place("k", &order()).await;
+    let path = placed.header("location").unwrap();
+    let read = async |scope| send(app.request_as(Uuid::new_v4(), scope, Method::GET, path)).await;
+    read("customer").await.problem(404, "order-not-found");
+    assert_eq!(read("operator").await.json(), placed.json());
+    assert_eq!(read("service").await.json(), placed.json());
+}
+
+#[tokio::test]
+async fn what_is_no_order_is_not_found() {
+    let app = TestApp::start().await;
+    for id in [Uuid::now_v7().to_string(), "1".into(), "x".repeat(500), "%00".into(), "%ff".into()] {
+        app.get(&format!("/v1/orders/{id}")).await.problem(404, "order-not-found");
+    }
+}
+
+#[tokio::test]
+async fn only_customers_place_orders() {
+    let app = TestApp::start().await;
+    for scope in ["operator", "service"] {
+        let request = app.request_as(Uuid::new_v4(), scope, Method::POST, "/v1/orders");
+        send(request.header("Idempotency-Key", "k").json(&order())).await.problem(403, "forbidden");
+    }
+    assert_eq!(app.count("orders").await, 0);
+}
+
+#[tokio::test]
+async fn the_expected_amount_must_be_the_total() {
+    let app = TestApp::start().await;
+    let placed = app.place("right", &order_with(json!({"expectedAmount": 21_000}))).await.placed();
+    assert_eq!(placed["total"], 21_000);
+    let refused = app.place("wrong", &order_with(json!({"expectedAmount": 20_999}))).await;
+    let problem = refused.problem(422, "amount-mismatch");
+    assert_eq!(problem["errors"][0]["pointer"], "/expectedAmount");
+    assert!(problem["detail"].as_str().unwrap().contains("21000"), "{problem}");
+    assert_eq!(app.count("orders").await, 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_ordered_is_named() {
+    let app = TestApp::start().await;
+    app.execute(
+        "insert into product (sku, name, unit_price, currency, active) values
+            ('OLD', 'old', 1, 'KRW', false), ('USD-1', 'dollar', 1, 'USD', true)",
+    )
+    .await;
+    let items = ["TEA-100", "NONE", "OLD", "USD-1"].map(|sku| json!({"sku": sku, "quantity": 1}));
+    let problem =
+        app.place("k", &order_with(json!({"items": items}))).await.problem(400, "validation-failed");
+    let pointers: Vec<&str> =
+        problem["errors"].as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap()).collect();
+    assert_eq!(pointers, ["/items/1/sku", "/items/2/sku", "/items/3/sku"]);
+    assert_eq!(app.count("idempotency_key").await, 0);
+}
+
+#[tokio::test]
+async fn a_total_that_json_cannot_hold_is_refused() {
+    let app = TestApp::start().await;
+    app.execute(
+        "insert into product select 'GOLD' || n, 'g', 1000000000000, 'KRW' from generate_series(1, 9) n",
+    )
+    .await;
+    let items: Vec<Value> = (1..=9).map(|n| json!({"sku": format!("GOLD{n}"), "quantity": 1000})).collect();
+    app.place("nine", &order_with(json!({"items": items}))).await.placed();
+    let mut items = items;
+    items.push(json!({"sku": "GOLD", "quantity": 1000}));
+    app.place("ten", &order_with(json!({"items": items}))).await.problem(422, "total-too-large");
+}
