@@ -1,0 +1,68 @@
+//! Instruments of the sender.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use chrono::{DateTime, Utc};
+use opentelemetry::metrics::Counter;
+use opentelemetry::{KeyValue, global};
+
+/// Gauge: seconds since the oldest unsent notification was written. The alarm.
+pub const OLDEST_UNSENT_AGE: &str = "waybill.notification.oldest_unsent.age";
+/// Counter of notifications sent, by `kind` and `channel`.
+pub const SENT: &str = "waybill.notification.sent";
+/// Counter of failed tries, by `channel`.
+pub const FAILED: &str = "waybill.notification.failed";
+
+/// No unsent notification.
+const NONE: i64 = i64::MAX;
+
+#[derive(Debug)]
+pub(super) struct Metrics {
+    /// When the oldest was written, in milliseconds: the age goes on growing while the database does not answer.
+    oldest_ms: Arc<AtomicI64>,
+    sent: Counter<u64>,
+    failed: Counter<u64>,
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let meter = global::meter("waybill.notification");
+        let oldest_ms = Arc::new(AtomicI64::new(NONE));
+        // Weak: a callback is never unregistered.
+        let state = Arc::downgrade(&oldest_ms);
+        let _ = meter
+            .f64_observable_gauge(OLDEST_UNSENT_AGE)
+            .with_unit("s")
+            .with_description("Seconds since the oldest unsent notification was written")
+            .with_callback(move |observer| {
+                if let Some(oldest) = state.upgrade() {
+                    observer.observe(age(oldest.load(Ordering::Relaxed)), &[]);
+                }
+            })
+            .build();
+        Self {
+            oldest_ms,
+            sent: meter.u64_counter(SENT).with_unit("{notification}").build(),
+            failed: meter.u64_counter(FAILED).with_unit("{notification}").build(),
+        }
+    }
+
+    pub(super) fn oldest(&self, written: Option<DateTime<Utc>>) {
+        self.oldest_ms.store(written.map_or(NONE, |time| time.timestamp_millis()), Ordering::Relaxed);
+    }
+
+    pub(super) fn sent(&self, kind: &str, channel: &str) {
+        self.sent
+            .add(1, &[KeyValue::new("kind", kind.to_owned()), KeyValue::new("channel", channel.to_owned())]);
+    }
+
+    pub(super) fn failed(&self, channel: &str) {
+        self.failed.add(1, &[KeyValue::new("channel", channel.to_owned())]);
+    }
+}
+
+fn age(oldest_ms: i64) -> f64 {
+    // `NONE` is later than any time: its age is 0.
+    Utc::now().timestamp_millis().saturating_sub(oldest_ms).max(0) as f64 / 1_000.0
+}

@@ -1,0 +1,103 @@
+//! The HTTP API: who sees what.
+
+use std::net::SocketAddr;
+
+use reqwest::{Client, Response, StatusCode};
+use serde_json::Value;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+use waybill_consumer::Message;
+use waybill_notification::notices::{self, Locale};
+use waybill_service::auth::{self, Verifier};
+use waybill_service::http;
+use waybill_testkit::jwt::Issuer;
+
+use crate::fixture::{Fixture, order};
+
+struct Api {
+    fixture: Fixture,
+    issuer: Issuer,
+    address: SocketAddr,
+    _stop: DropGuard,
+}
+
+impl Api {
+    async fn start() -> Self {
+        let fixture = Fixture::new(Locale::En).await;
+        let issuer = Issuer::new();
+        let config = auth::Config {
+            jwt_jwks_file: Some(issuer.jwks_file()),
+            jwt_jwks_url: None,
+            jwt_issuer: None,
+            jwt_audience: None,
+        };
+        let verifier = Verifier::load(&config).await.expect("keys");
+        let routes = notices::http::router(fixture.pool().clone(), verifier);
+        let listener = http::bind("HTTP_LISTEN", ([127, 0, 0, 1], 0).into()).await.expect("port");
+        let address = listener.local_addr().expect("address");
+        let stop = CancellationToken::new();
+        tokio::spawn(http::serve(listener, http::frame(routes), stop.clone()));
+        Self { fixture, issuer, address, _stop: stop.drop_guard() }
+    }
+
+    async fn get(&self, query: &str, token: Option<String>) -> Response {
+        let mut request = Client::new().get(format!("http://{}/v1/notifications{query}", self.address));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.expect("answers")
+    }
+
+    async fn list(&self, order: Uuid, subject: Uuid, scope: &str) -> Value {
+        let response = self.get(&format!("?orderId={order}"), Some(self.issuer.token(subject, scope))).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        response.json().await.expect("json")
+    }
+}
+
+async fn problem(response: Response) -> (StatusCode, String) {
+    let status = response.status();
+    let body: Value = response.json().await.expect("json");
+    (status, body["code"].as_str().expect("code").to_owned())
+}
+
+#[tokio::test]
+async fn notifications_are_shown_to_their_customer_and_to_staff_only() {
+    let api = Api::start().await;
+    let order = order("placed");
+    api.fixture.orders(vec![Message::new(order.clone())]).await;
+    sqlx::query("update notification set last_error = 'no such server', attempts = 2")
+        .execute(api.fixture.pool())
+        .await
+        .expect("edit");
+    let own = api.list(order.order_id, order.customer_id, "customer").await;
+    let item = &own["items"][0];
+    assert_eq!(own["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!((item["kind"].as_str(), item["status"].as_str()), (Some("placed"), Some("retrying")));
+    assert_eq!((item["attempts"].as_i64(), &item["lastError"]), (Some(2), &Value::Null));
+    let staff = Uuid::now_v7();
+    for scope in ["operator", "service"] {
+        let seen = api.list(order.order_id, staff, scope).await;
+        assert_eq!(seen["items"][0]["lastError"].as_str(), Some("no such server"));
+    }
+    let nothing = serde_json::json!({"items": []});
+    assert_eq!(api.list(order.order_id, Uuid::now_v7(), "customer").await, nothing);
+    assert_eq!(api.list(Uuid::now_v7(), order.customer_id, "customer").await, nothing);
+}
+
+#[tokio::test]
+async fn a_call_without_a_good_token_or_order_is_refused() {
+    let api = Api::start().await;
+    let customer = Uuid::now_v7();
+    let query = format!("?orderId={}", Uuid::now_v7());
+    let unauthorized = (StatusCode::UNAUTHORIZED, "unauthorized".to_owned());
+    assert_eq!(problem(api.get(&query, None).await).await, unauthorized);
+    let expired = api.issuer.token_for(customer, "customer", -3600);
+    assert_eq!(problem(api.get(&query, Some(expired)).await).await, unauthorized);
+    let foreign = Issuer::new().token(customer, "operator");
+    assert_eq!(problem(api.get(&query, Some(foreign)).await).await, unauthorized);
+    for query in ["", "?orderId=7", "?order=x"] {
+        let answer = problem(api.get(query, Some(api.issuer.token(customer, "customer"))).await).await;
+        assert_eq!(answer, (StatusCode::BAD_REQUEST, "invalid-request".to_owned()), "{query}");
+    }
+}

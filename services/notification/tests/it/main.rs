@@ -1,0 +1,8 @@
+//! The notification service against real PostgreSQL and Kafka.
+
+mod api;
+mod fixture;
+mod kafka;
+mod record;
+mod seen;
+mod send;
