@@ -33,13 +33,15 @@ pub(crate) fn run(workspace: &Workspace, args: &cli::Logs) -> Result<()> {
         let prefix = if single { String::new() } else { format!("{name:>12} │ ") };
         followed.push(Followed::begin(prefix, path, args.lines)?);
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(());
+    }
+    loop {
         wait::pause(Duration::from_millis(200));
         for log in &mut followed {
             log.more()?;
         }
     }
-    Ok(())
 }
 
 fn find(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {

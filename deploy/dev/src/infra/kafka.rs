@@ -84,17 +84,20 @@ pub(crate) struct Native {
     port: u16,
     controller_port: u16,
     heap: &'static str,
+    session: u16,
 }
 
 impl Native {
     /// A broker that is its own controller.
     pub(crate) fn new(state: &State, port: u16, controller_port: u16) -> Self {
         // Tests create many topics at once; 256 MB are enough for the few of a developer.
-        let heap = match state.space {
-            Space::Dev => "-Xmx256m",
-            Space::Test => "-Xmx448m",
+        // A broker that was killed may come back only when its old session is over (9 s by default): short where a
+        // person waits, long where a loaded machine must not fence a broker in the middle of a test.
+        let (heap, session) = match state.space {
+            Space::Dev => ("-Xmx256m", 3000),
+            Space::Test => ("-Xmx448m", 9000),
         };
-        Self { folder: state.kafka(), jars: state.workspace.jars(), port, controller_port, heap }
+        Self { folder: state.kafka(), jars: state.workspace.jars(), port, controller_port, heap, session }
     }
 
     /// Where it will answer.
@@ -153,6 +156,7 @@ impl Native {
 
     fn settings(&self) -> String {
         let (port, controller, data) = (self.port, self.controller_port, self.folder.join("data"));
+        let session = self.session;
         format!(
             "process.roles=broker,controller
 node.id=1
@@ -170,6 +174,8 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
+broker.session.timeout.ms={session}
+broker.heartbeat.interval.ms=500
 ",
             data.display()
         )

@@ -65,8 +65,7 @@ impl Checkout {
 
     /// Starts the tool without waiting for it.
     pub(crate) fn spawn(&self, args: &[&str]) -> Foreground {
-        let mut command = self.tool(args);
-        Foreground(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Foreground::new(&mut self.tool(args))
     }
 
     pub(crate) fn status(&self) -> Option<Value> {
@@ -131,6 +130,10 @@ impl Drop for Checkout {
 pub(crate) struct Foreground(Child);
 
 impl Foreground {
+    pub(crate) fn new(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.0.id() as i32
     }
