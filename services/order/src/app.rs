@@ -25,6 +25,8 @@ use crate::{Config, NAME, problems, products};
 
 /// Pause between two checks of the database.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Left of the grace period for closing the database and sending the last spans.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +133,7 @@ impl App {
         };
         let too_late = async {
             shutdown.cancelled().await;
-            tokio::time::sleep(shutdown::GRACE).await;
+            tokio::time::sleep(shutdown::GRACE - CLOSING).await;
         };
         let served = tokio::select! {
             served = serve => served.map(drop).context("a listener failed"),

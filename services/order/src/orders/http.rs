@@ -2,10 +2,10 @@
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequestParts, Path, Query, State};
-use axum::http::header::ETAG;
+use axum::http::header::{ETAG, IF_NONE_MATCH};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{AppendHeaders, IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use uuid::Uuid;
@@ -40,10 +40,15 @@ async fn find_order(
     State(state): State<AppState>,
     principal: Principal,
     id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Path(id) = id.map_err(|_| Error::NotFound)?;
     let order = find::find(&state.orders, principal, &id).await?;
-    Ok((AppendHeaders([(ETAG, etag(order.version))]), Json(order)).into_response())
+    let etag = etag(order.version);
+    if is_known(&headers, &etag) {
+        return Ok((StatusCode::NOT_MODIFIED, [(ETAG, etag)]).into_response());
+    }
+    Ok(([(ETAG, etag)], Json(order)).into_response())
 }
 
 async fn list_orders(
@@ -72,6 +77,13 @@ impl FromRequestParts<AppState> for Customer {
 /// An unknown or repeated parameter.
 pub(crate) fn invalid_query(rejection: QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", rejection.body_text())
+}
+
+/// Whether the client has this version already (RFC 9110, §13.1.2: weak comparison).
+fn is_known(headers: &HeaderMap, etag: &HeaderValue) -> bool {
+    let given = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut tags = given.flat_map(|value| value.split(',')).map(str::trim);
+    tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).as_bytes() == etag.as_bytes())
 }
 
 fn etag(version: i64) -> HeaderValue {

@@ -96,7 +96,9 @@ pub(super) async fn place(
     fail::fail_point!("order.after_commit");
     orders.outbox.ring();
     orders.metrics.placed(order.payment_method);
-    tracing::info!(order_id = %order.id, status = order.status.name(), "order placed");
+    // The trace id of a traceparent, `00-<trace>-<span>-<flags>`.
+    let trace_id = draft.traceparent.as_deref().and_then(|parent| parent.get(3..35));
+    tracing::info!(order_id = %order.id, trace_id, status = order.status.name(), "order placed");
     Ok(Outcome::Done(answer))
 }
 

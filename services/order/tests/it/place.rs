@@ -63,6 +63,12 @@ async fn an_order_reads_as_it_was_answered() {
     assert_eq!(read.json(), placed.placed());
     assert_eq!(read.header("etag"), Some("\"1\""));
     assert_eq!(read.header("cache-control"), Some("no-store"));
+    for (tags, status) in [("\"1\"", 304), ("\"0\", W/\"1\"", 304), ("*", 304), ("\"2\"", 200), ("1", 200)] {
+        let path = placed.header("location").unwrap();
+        let answer = send(app.request(Method::GET, path).header("If-None-Match", tags)).await;
+        assert_eq!((answer.status.as_u16(), answer.header("etag")), (status, Some("\"1\"")), "{tags}");
+        assert_eq!(answer.text.is_empty(), status == 304);
+    }
     app.execute("update orders set version = 7, status = 'CANCELLED', reason = 'changed my mind'").await;
     let read = app.get(placed.header("location").unwrap()).await;
     assert_eq!(read.header("etag"), Some("\"7\""));
