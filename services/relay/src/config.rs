@@ -1,0 +1,268 @@
+//! Settings of the relay. The doc comments are `--help`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use humantime::parse_duration;
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::postgres::PgConnectOptions;
+use waybill_service::{ConfigError, kafka, postgres, telemetry};
+
+/// The owner of a bucket stops producing this long before its lease can be taken by another.
+pub const MARGIN: Duration = Duration::from_secs(2);
+
+/// The databases whose outboxes are relayed.
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
+pub struct Sources {
+    /// One database as `name=postgres://…`; repeat it for more. `ce_source` of its events is `/name`. A secret.
+    #[arg(long = "source", env = "RELAY_SOURCES", value_delimiter = ',', hide_env_values = true)]
+    pub sources: Vec<SecretString>,
+    /// File with the sources, separated by commas or lines, instead of RELAY_SOURCES.
+    #[arg(long, env = "RELAY_SOURCES_FILE")]
+    pub relay_sources_file: Option<PathBuf>,
+}
+
+/// One database, parsed.
+#[derive(Debug, Clone)]
+pub struct Database {
+    /// Name of the source, also in metrics and logs.
+    pub name: String,
+    /// Connection options without time-outs.
+    pub options: PgConnectOptions,
+}
+
+/// What `relay serve` needs.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Config {
+    /// Databases.
+    #[command(flatten)]
+    pub sources: Sources,
+    /// Kafka.
+    #[command(flatten)]
+    pub kafka: kafka::Config,
+    /// Pace, budgets and leases.
+    #[command(flatten)]
+    pub tuning: Tuning,
+    /// Address of `/healthz` and `/readyz`.
+    #[arg(long, env = "HTTP_LISTEN", default_value = "127.0.0.1:8084")]
+    pub http_listen: SocketAddr,
+    /// Address of `/metrics`.
+    #[arg(long, env = "METRICS_LISTEN", default_value = "127.0.0.1:9084")]
+    pub metrics_listen: SocketAddr,
+    /// Logs and traces.
+    #[command(flatten)]
+    pub telemetry: telemetry::Config,
+}
+
+/// Pace, budgets and leases; the same for every source.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Tuning {
+    /// Name of this process among the relays of a database; must be unique. Default: host name and a random id.
+    #[arg(long, env = "RELAY_INSTANCE")]
+    pub relay_instance: Option<String>,
+    /// Pause between fetches while rows come. Longer: higher latency without a hint; shorter: more queries.
+    #[arg(long, env = "RELAY_POLL_BUSY", default_value = "20ms", value_parser = parse_duration)]
+    pub relay_poll_busy: Duration,
+    /// Pause between fetches while nothing comes, jittered by a quarter. It bounds the latency of a lost hint.
+    #[arg(long, env = "RELAY_POLL_IDLE", default_value = "250ms", value_parser = parse_duration)]
+    pub relay_poll_idle: Duration,
+    /// While busy, each bucket is read from its start again this often.
+    #[arg(long, env = "RELAY_RESCAN", default_value = "500ms", value_parser = parse_duration)]
+    pub relay_rescan: Duration,
+    /// Rows that one fetch asks for.
+    #[arg(long, env = "RELAY_BATCH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(64..=10_000))]
+    pub relay_batch: u32,
+    /// Rows in memory and in flight at most. Too small: throughput falls; too large: more duplicates after a crash.
+    #[arg(long, env = "RELAY_IN_FLIGHT_ROWS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(64..=100_000))]
+    pub relay_in_flight_rows: u32,
+    /// Bytes in memory and in flight at most, in MiB.
+    #[arg(long, env = "RELAY_IN_FLIGHT_MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=1_024))]
+    pub relay_in_flight_mib: u32,
+    /// Longest time between an acknowledgement and its mark.
+    #[arg(long, env = "RELAY_MARK_INTERVAL", default_value = "5ms", value_parser = parse_duration)]
+    pub relay_mark_interval: Duration,
+    /// Acknowledgements that are marked at once, without waiting for the interval.
+    #[arg(long, env = "RELAY_MARK_BATCH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub relay_mark_batch: u32,
+    /// Time after which another relay may take a bucket whose owner fell silent. At least renew + 3 s.
+    #[arg(long, env = "RELAY_LEASE_TTL", default_value = "10s", value_parser = parse_duration)]
+    pub relay_lease_ttl: Duration,
+    /// Time between renewals of the leases.
+    #[arg(long, env = "RELAY_LEASE_RENEW", default_value = "3s", value_parser = parse_duration)]
+    pub relay_lease_renew: Duration,
+    /// How long sent rows are kept; 0 deletes a row instead of marking it. Unsent and dead rows always stay.
+    #[arg(long, env = "RELAY_RETENTION", default_value = "3days", value_parser = parse_duration)]
+    pub relay_retention: Duration,
+    /// Time between purges of rows past their retention.
+    #[arg(long, env = "RELAY_PURGE_INTERVAL", default_value = "1min", value_parser = parse_duration)]
+    pub relay_purge_interval: Duration,
+    /// Time between attempts on a topic that is unknown or not permitted.
+    #[arg(long, env = "RELAY_TOPIC_RETRY", default_value = "5s", value_parser = parse_duration)]
+    pub relay_topic_retry: Duration,
+    /// Time between samples of the outbox for the metrics.
+    #[arg(long, env = "RELAY_SAMPLE_INTERVAL", default_value = "5s", value_parser = parse_duration)]
+    pub relay_sample_interval: Duration,
+    /// Longest waiting for acknowledgements at shutdown; what is left is sent again after the next start.
+    #[arg(long, env = "RELAY_FLUSH_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
+    pub relay_flush_timeout: Duration,
+    /// Largest record in bytes that writers append (their `outbox.max_bytes`).
+    #[arg(long, env = "OUTBOX_MAX_BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1_024..=100_000_000))]
+    pub outbox_max_bytes: u32,
+}
+
+impl Sources {
+    /// The databases, in the order given.
+    ///
+    /// # Errors
+    /// None given, given twice, a doubled or illegal name, a malformed URL. The message never shows a URL.
+    pub fn parse(&self) -> Result<Vec<Database>, ConfigError> {
+        const NAME: &str = "RELAY_SOURCES";
+        let texts = self.texts(self.relay_sources_file.as_deref())?;
+        let mut databases: Vec<Database> = Vec::new();
+        for (place, text) in texts.iter().enumerate() {
+            let Some((name, url)) = text.split_once('=') else {
+                let reason = format_args!("source {} is not name=postgres://…", place + 1);
+                return Err(ConfigError::invalid(NAME, reason));
+            };
+            let name = name.trim();
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            if name.is_empty() || !name.chars().all(legal) {
+                let reason = format_args!(
+                    "source {}: a name has lower-case letters, digits and '-' only, not {name:?}",
+                    place + 1
+                );
+                return Err(ConfigError::invalid(NAME, reason));
+            }
+            if databases.iter().any(|d| d.name == name) {
+                return Err(ConfigError::invalid(NAME, format_args!("source {name:?} is given twice")));
+            }
+            let options = postgres::parse(NAME, url.trim())?;
+            databases.push(Database { name: name.to_owned(), options });
+        }
+        if databases.is_empty() {
+            return Err(ConfigError::Missing { name: NAME });
+        }
+        Ok(databases)
+    }
+
+    fn texts(&self, file: Option<&Path>) -> Result<Vec<String>, ConfigError> {
+        let Some(path) = file else {
+            let texts = self.sources.iter().map(|s| s.expose_secret().trim().to_owned());
+            return Ok(texts.filter(|t| !t.is_empty()).collect());
+        };
+        if !self.sources.is_empty() {
+            return Err(ConfigError::invalid(
+                "RELAY_SOURCES",
+                "RELAY_SOURCES and RELAY_SOURCES_FILE are both given",
+            ));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            ConfigError::invalid("RELAY_SOURCES_FILE", format_args!("{} cannot be read: {e}", path.display()))
+        })?;
+        let parts = text.split([',', '\n', '\r']).map(str::trim).filter(|t| !t.is_empty());
+        Ok(parts.map(str::to_owned).collect())
+    }
+}
+
+impl Tuning {
+    /// Checks what clap cannot check alone.
+    ///
+    /// # Errors
+    /// A setting that contradicts another; the message names it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let second = Duration::from_secs(1);
+        if self.relay_lease_renew.is_zero() || self.relay_lease_ttl < self.relay_lease_renew + MARGIN + second
+        {
+            return Err(ConfigError::invalid(
+                "RELAY_LEASE_TTL",
+                "it must be at least RELAY_LEASE_RENEW + 3s, and RELAY_LEASE_RENEW more than 0",
+            ));
+        }
+        for (name, value) in [
+            ("RELAY_POLL_BUSY", self.relay_poll_busy),
+            ("RELAY_POLL_IDLE", self.relay_poll_idle),
+            ("RELAY_TOPIC_RETRY", self.relay_topic_retry),
+            ("RELAY_SAMPLE_INTERVAL", self.relay_sample_interval),
+            ("RELAY_PURGE_INTERVAL", self.relay_purge_interval),
+        ] {
+            if value < Duration::from_millis(1) {
+                return Err(ConfigError::invalid(name, "it must be at least 1ms"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The instance name: as given, else host name and a random id.
+    pub fn instance(&self) -> String {
+        let given = self.relay_instance.as_deref().map(str::trim).filter(|name| !name.is_empty());
+        given.map_or_else(
+            || {
+                let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+                let host = if host.trim().is_empty() { "relay" } else { host.trim() };
+                format!("{host}-{}", uuid::Uuid::new_v4())
+            },
+            str::to_owned,
+        )
+    }
+
+    /// Bytes of `relay_in_flight_mib`.
+    pub fn in_flight_bytes(&self) -> usize {
+        self.relay_in_flight_mib as usize * (1 << 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        sources: Sources,
+        #[command(flatten)]
+        tuning: Tuning,
+    }
+
+    fn parse(args: &[&str]) -> Result<Vec<String>, String> {
+        let cli = Cli::try_parse_from([&["relay"], args].concat()).map_err(|e| e.to_string())?;
+        cli.tuning.check().map_err(|e| e.to_string())?;
+        let databases = cli.sources.parse().map_err(|e| e.to_string())?;
+        Ok(databases.into_iter().map(|d| d.name).collect())
+    }
+
+    #[test]
+    fn sources_come_from_flags_or_from_a_file() {
+        let two = ["--source", "order=postgres://a@h/orders", "--source", "point=postgres://a@h/points"];
+        assert_eq!(parse(&two).expect("legal"), ["order", "point"]);
+        assert_eq!(parse(&["--source", "a=postgres://h/x,b=postgres://h/y"]).expect("legal"), ["a", "b"]);
+        let file = tempfile::NamedTempFile::new().expect("temporary file");
+        std::fs::write(file.path(), "order=postgres://h/x\npoint=postgres://h/y\n").expect("written");
+        let path = file.path().to_str().expect("utf-8");
+        assert_eq!(parse(&["--relay-sources-file", path]).expect("legal"), ["order", "point"]);
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_and_no_url_is_shown() {
+        for (args, expected) in [
+            (&[][..], "RELAY_SOURCES"),
+            (&["--source", "postgres://u:hunter2@h/x"], "RELAY_SOURCES"),
+            (&["--source", "Order=postgres://u:hunter2@h/x"], "lower-case"),
+            (&["--source", "a=mysql://u:hunter2@h/x"], "RELAY_SOURCES"),
+            (&["--source", "a=postgres://h/x,a=postgres://h/y"], "twice"),
+            (&["--relay-sources-file", "/nowhere/file"], "RELAY_SOURCES_FILE"),
+            (&["--source", "a=postgres://h/x", "--relay-lease-ttl", "4s"], "RELAY_LEASE_TTL"),
+            (&["--source", "a=postgres://h/x", "--relay-poll-busy", "0ms"], "RELAY_POLL_BUSY"),
+            (&["--source", "a=postgres://h/x", "--relay-batch", "1"], "relay-batch"),
+        ] {
+            let message = parse(args).expect_err(expected);
+            assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
+        }
+    }
+}

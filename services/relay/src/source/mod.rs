@@ -1,0 +1,19 @@
+//! One source: the outbox of one database, on its way to Kafka.
+
+mod cursor;
+mod failure;
+mod intake;
+mod lease;
+mod listen;
+mod mark;
+mod order;
+mod producer;
+mod pump;
+mod readiness;
+mod record;
+mod row;
+pub mod store;
+mod window;
+
+pub use pump::{Error, Pump, Setup};
+pub use readiness::Readiness;

@@ -1,0 +1,136 @@
+//! What became of a row: sent, dead, held behind a dead one, purged.
+
+use std::time::Duration;
+
+use super::super::row::RowId;
+use super::{Error, Store, columns};
+
+/// One step of a purge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Purged {
+    /// Rows deleted.
+    pub(crate) rows: i64,
+    /// Where the next step goes on; `None` when younger rows or the end were reached.
+    pub(crate) next: Option<i64>,
+}
+
+impl Store {
+    /// Marks acknowledged rows as sent, by `(seq, id)`: after a failover a `seq` can belong to another row.
+    /// Returns how many were unsent.
+    ///
+    /// # Errors
+    /// What the database answers; then nobody knows, and repeating is harmless.
+    pub(crate) async fn mark(&self, ids: &[RowId]) -> Result<u64, Error> {
+        let (seqs, ids) = columns(ids);
+        let done = sqlx::query!(
+            "update messaging.outbox o set sent_at = messaging.now()
+             from unnest($1::bigint[], $2::uuid[]) as acked (seq, id)
+             where o.seq = acked.seq and o.id = acked.id and o.sent_at is null",
+            &seqs,
+            &ids,
+        )
+        .execute(&self.lazy)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Deletes acknowledged rows instead of marking them (`retention = 0`).
+    ///
+    /// # Errors
+    /// As [`Store::mark`].
+    pub(crate) async fn delete(&self, ids: &[RowId]) -> Result<u64, Error> {
+        let (seqs, ids) = columns(ids);
+        let done = sqlx::query!(
+            "delete from messaging.outbox o
+             using unnest($1::bigint[], $2::uuid[]) as acked (seq, id)
+             where o.seq = acked.seq and o.id = acked.id and o.sent_at is null",
+            &seqs,
+            &ids,
+        )
+        .execute(&self.lazy)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Declares a row dead and blocks its key, in one statement, so that no later row of the key can slip past
+    /// between the two. It failed twice: in company and alone.
+    ///
+    /// # Errors
+    /// What the database answers.
+    pub(crate) async fn bury(&self, id: RowId, error: &str) -> Result<(), Error> {
+        sqlx::query!(
+            "with dead as (
+                 update messaging.outbox
+                 set dead_at = messaging.now(), attempts = attempts + 2, last_error = $3,
+                     first_failed_at = coalesce(first_failed_at, messaging.now())
+                 where seq = $1 and id = $2 and sent_at is null and dead_at is null
+                 returning topic, aggregateid, seq, dead_at
+             )
+             insert into messaging.outbox_blocked (topic, key, seq, blocked_at)
+             select topic, aggregateid, seq, dead_at from dead
+             on conflict on constraint outbox_blocked_pkey do nothing",
+            id.seq,
+            id.id,
+            error,
+        )
+        .execute(&self.main)
+        .await?;
+        Ok(())
+    }
+
+    /// Takes rows behind a dead one out of the index of unsent rows.
+    ///
+    /// # Errors
+    /// What the database answers.
+    pub(crate) async fn hold(&self, ids: &[RowId]) -> Result<u64, Error> {
+        let (seqs, ids) = columns(ids);
+        let done = sqlx::query!(
+            "update messaging.outbox o set held_at = messaging.now()
+             from unnest($1::bigint[], $2::uuid[]) as met (seq, id)
+             where o.seq = met.seq and o.id = met.id
+                and o.sent_at is null and o.dead_at is null and o.held_at is null
+                and exists (
+                    select from messaging.outbox_blocked b where b.topic = o.topic and b.key = o.aggregateid
+                )",
+            &seqs,
+            &ids,
+        )
+        .execute(&self.main)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Deletes rows that were sent longer than `retention` ago, among the next 1,000 above `after`. Unsent, dead
+    /// and held rows have no `sent_at` and are never touched.
+    ///
+    /// # Errors
+    /// What the database answers.
+    pub(crate) async fn purge(&self, after: i64, retention: Duration) -> Result<Purged, Error> {
+        // A row written within the retention cannot be past it, and seq order is about the order of writing:
+        // there the pass ends. So a pass reads what it deletes, and one step more.
+        let step = sqlx::query!(
+            r#"
+            with cutoff as materialized (
+                select messaging.now() - make_interval(secs => $2) as at
+            ),
+            step as materialized (
+                select seq, created_at from messaging.outbox where seq > $1 order by seq limit 1000
+            ),
+            gone as (
+                delete from messaging.outbox o using step, cutoff
+                where o.seq = step.seq and o.sent_at < cutoff.at
+                returning 1
+            )
+            select
+                (select count(*) from gone) as "rows!",
+                (select max(seq) from step) as last,
+                (select coalesce(bool_or(created_at >= cutoff.at), true) from step, cutoff) as "young!"
+            "#,
+            after,
+            retention.as_secs_f64(),
+        )
+        .fetch_one(&self.lazy)
+        .await?;
+        Ok(Purged { rows: step.rows, next: step.last.filter(|_| !step.young) })
+    }
+}
