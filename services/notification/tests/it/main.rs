@@ -1,6 +1,7 @@
 //! The notification service against real PostgreSQL and Kafka.
 
 mod api;
+mod binary;
 mod fixture;
 mod kafka;
 mod record;

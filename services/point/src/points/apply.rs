@@ -138,8 +138,8 @@ impl Batch {
         if !self.entries.is_empty() {
             store::insert_entries(tx, &self.entries).await?;
             store::update_accounts(tx, &self.accounts).await?;
+            fail::fail_point!("point.in_transaction");
         }
-        fail::fail_point!("point.in_transaction");
         for open in self.orders.into_values().filter(|open| !open.events.is_empty()) {
             outbox.append_all(tx, &open.locked, &open.events).instrument(open.span).await?;
         }

@@ -189,6 +189,24 @@ async fn a_hold_that_is_not_covered_is_rejected_for_good() {
 }
 
 #[tokio::test]
+async fn a_reversal_may_leave_less_than_nothing_and_then_nothing_is_held() {
+    let fixture = Fixture::new().await;
+    let customer = Uuid::now_v7();
+    let earning = on_delivery(customer, 100_000);
+    let spending = placed(customer, 10_000, payment_method::CARD).checkout(1_000);
+    fixture.deliver([earning.clone(), spending.clone(), spending.confirmed()]).await;
+    assert_eq!(fixture.balance(customer).await, (90, 0));
+    fixture.deliver([earning.cancelled()]).await;
+    assert_eq!(fixture.balance(customer).await, (-910, 0));
+    let blocked = placed(customer, 10_000, payment_method::CARD).checkout(1);
+    fixture.deliver([blocked.clone()]).await;
+    assert_eq!(fixture.balance(customer).await, (-910, 0));
+    let told = fixture.published(blocked.order_id).await;
+    assert_eq!((told[0].kind.as_str(), told[0].available_after), ("hold_rejected", -910));
+    fixture.consistent().await;
+}
+
+#[tokio::test]
 async fn every_order_of_arrival_ends_the_same() {
     let fixture = Fixture::new().await;
     let mut ends = Vec::new();

@@ -1,6 +1,7 @@
 //! The point service against real PostgreSQL and Kafka, and its pure core against random histories.
 
 mod api;
+mod binary;
 mod histories;
 mod kafka;
 mod ledger;

@@ -1,0 +1,65 @@
+//! The real binary: its verbs, its signals, and what it tells about itself.
+
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+use waybill_testkit::jwt::Issuer;
+use waybill_testkit::process::{Process, free_address};
+use waybill_testkit::{Database, Topics, eventually};
+
+use crate::histories::{Next, on_delivery};
+
+const BINARY: &str = "waybill-point";
+
+#[tokio::test]
+async fn it_migrates_serves_tells_and_stops_at_a_signal() {
+    let (database, issuer) = (Database::create(&[]).await, Issuer::new());
+    let topics = Topics::create(&["orders.v1"], 1).await;
+    let folder = tempfile::tempdir().expect("folder");
+    let (api, metrics) = (free_address(), free_address());
+    let settings: Vec<(String, String)> = [
+        ("DATABASE_URL", database.url.clone()),
+        ("KAFKA_BOOTSTRAP", topics.bootstrap.clone()),
+        ("TOPIC_PREFIX", topics.prefix.clone()),
+        ("JWT_JWKS_FILE", issuer.jwks_file().display().to_string()),
+        ("HTTP_LISTEN", api.to_string()),
+        ("METRICS_LISTEN", metrics.to_string()),
+        ("LOG_FORMAT", "json".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    let run = |verb: &str, log: &Path| Process::start(BINARY, &[verb], &settings, log);
+    let log = |name: &str| folder.path().join(name);
+
+    // In this order: not migrated, migrated, up.
+    let mut early = run("serve", &log("early"));
+    assert_eq!(early.ended().await, Some(1));
+    assert!(early.log().contains("waybill-point migrate"), "{}", early.log());
+    assert_eq!(run("healthcheck", &log("probe")).ended().await, Some(1));
+    assert_eq!(run("migrate", &log("migrate")).ended().await, Some(0));
+    let mut service = run("serve", &log("serve"));
+    eventually(async || match run("healthcheck", &log("probe")).ended().await {
+        Some(0) => Ok(()),
+        code => Err((code, service.log())),
+    })
+    .await;
+
+    let order = on_delivery(uuid::Uuid::now_v7(), 12_345);
+    topics.produce(&order).await;
+    topics.produce(&order).await;
+    topics.produce(&order.cancelled()).await;
+    let text = async || {
+        let response = reqwest::get(format!("http://{metrics}/metrics")).await.map_err(|e| e.to_string())?;
+        response.text().await.map_err(|e| e.to_string())
+    };
+    eventually(async || {
+        let text = text().await?;
+        let told = ["waybill_points_earned_total 123\n", "waybill_points_earn_reversed_total 123\n"];
+        if told.iter().all(|line| text.contains(line)) { Ok(()) } else { Err(text) }
+    })
+    .await;
+
+    let pid = service.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("runs");
+    kill_process(pid, Signal::TERM).expect("signal");
+    assert_eq!(service.ended().await, Some(0), "{}", service.log());
+}
