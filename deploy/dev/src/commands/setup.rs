@@ -60,6 +60,7 @@ fn missing(need: Need) -> Vec<Missing> {
     // (whether it is missing, what it is, packages in order of preference, whether one can do without)
     let all = [
         (!found("cc") && !found("gcc"), "a C compiler", &["gcc"] as &[_], false),
+        (!Path::new("/usr/include/stdio.h").is_file(), "the C library's headers", &["libc6-dev"], false),
         (!found("make"), "make (builds librdkafka)", &["make"], false),
         (!found("pkg-config"), "pkg-config", &["pkg-config"], false),
         (!header(), "zlib's headers (librdkafka)", &["zlib1g-dev"], false),

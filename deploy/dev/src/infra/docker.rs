@@ -36,6 +36,9 @@ pub(crate) fn usable(workspace: &Workspace) -> Result<()> {
     let images = String::from_utf8_lossy(&images.stdout);
     let missing =
         images.lines().any(|image| !quiet(Command::new("docker").args(["image", "inspect", image])));
+    if missing {
+        crate::ui::note("fetching the images of PostgreSQL and Kafka (docker compose pull)");
+    }
     if missing && !quiet(command(&compose, "waybill", &file).args(["pull", "-q"]).args(SERVICES)) {
         bail!("its images cannot be had");
     }

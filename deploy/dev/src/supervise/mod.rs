@@ -62,6 +62,10 @@ fn supervise(workspace: &Workspace, args: &cli::Supervise, signals: &Signals) ->
     clear(&state);
     let mut stack = Stack::new(&state, run, signals.clone(), guard.pid());
     let result = begin(&mut stack, args.only).and_then(|()| watch(&mut stack, &guard));
+    if let Err(error) = &result {
+        // Before the stop, so that the step that failed is shown as the one that did.
+        send(&Event::Failed { message: format!("{error:#}") });
+    }
     stack.stop();
     guard.stop();
     result

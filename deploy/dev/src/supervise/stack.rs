@@ -12,10 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{
-    events,
-    unit::{self, Probe, Spec, Unit},
-};
+use super::unit::{self, Probe, Spec, Unit};
 use crate::{
     infra::{Source, docker::Containers},
     layout::State,
@@ -185,7 +182,6 @@ impl Stack {
 
     /// Stops all in order: services, relay, Kafka, PostgreSQL; then whatever else belongs to the run.
     pub(crate) fn stop(&mut self) {
-        events::step("Stopping");
         let phases: BTreeSet<u8> = self.units.iter().map(|unit| unit.spec.phase).collect();
         for phase in phases {
             let asked = Instant::now();
