@@ -27,7 +27,7 @@ pub fn arm() -> Result<(), crate::ConfigError> {
     fail::cfg_callback(name, move || {
         if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
             eprintln!("crash point {point} reached: SIGKILL");
-            drop(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL));
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     })
     .map_err(|e| crate::ConfigError::invalid(CRASH_AT, e))

@@ -8,9 +8,12 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, PgTransaction};
+use sqlx::{ConnectOptions, Connection, PgPool, PgTransaction};
 
 use crate::{ConfigError, secret};
+
+/// A connection idle for less is handed out without a ping.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// How to reach the service's own database.
 #[derive(Debug, Clone, Args)]
@@ -75,7 +78,8 @@ impl Config {
             secret::read("DATABASE_URL", self.database_url.as_ref(), self.database_url_file.as_deref())?;
         let options = parse("DATABASE_URL", url.expose_secret())?;
         let millis = |d: Duration| d.as_millis().to_string();
-        Ok(options.application_name(application).options([
+        // Statements are the server's to log; here each would cost a look at the filter.
+        Ok(options.disable_statement_logging().application_name(application).options([
             ("statement_timeout", millis(self.database_statement_timeout)),
             ("lock_timeout", millis(self.database_lock_timeout)),
             ("idle_in_transaction_session_timeout", millis(self.database_idle_in_transaction_timeout)),
@@ -91,6 +95,16 @@ impl Config {
         let pool = PgPoolOptions::new()
             .max_connections(self.database_pool_size)
             .acquire_timeout(self.database_acquire_timeout)
+            // A ping costs the hot path a round trip; a connection that was used a moment ago needs none.
+            .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for > FRESH {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(options.clone());
         prove(&pool, &options).await?;
         Ok(pool)
@@ -119,9 +133,9 @@ async fn prove(pool: &PgPool, options: &PgConnectOptions) -> Result<(), Error> {
         source,
     };
     // A direct connection first: the pool would only say that the time ran out.
-    let direct = tokio::time::timeout(Duration::from_secs(10), sqlx::ConnectOptions::connect(options)).await;
+    let direct = tokio::time::timeout(Duration::from_secs(10), options.connect()).await;
     let connection = direct.map_err(|_| unreachable(sqlx::Error::PoolTimedOut))?.map_err(unreachable)?;
-    drop(sqlx::Connection::close(connection).await);
+    drop(connection.close().await);
     drop(pool.acquire().await.map_err(unreachable)?);
     Ok(())
 }
@@ -152,10 +166,8 @@ pub async fn migrate(config: &Config, application: &str, migrators: &[Migrator])
         migrator.run(&pool).await?;
     }
     pool.close().await;
-    tracing::info!(
-        migrations = migrators.iter().map(|m| m.iter().count()).sum::<usize>(),
-        "database is up to date"
-    );
+    let known: usize = migrators.iter().map(|m| m.iter().count()).sum();
+    println!("{application}: database is up to date, {known} migrations");
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
-use tracing_subscriber::filter::{EnvFilter, FilterFn};
+use tracing_subscriber::filter::{DynFilterFn, EnvFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
@@ -79,11 +79,13 @@ pub fn init(service: &'static str, config: &Config) -> Result<Telemetry, ConfigE
         LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).boxed(),
         LogFormat::Pretty => tracing_subscriber::fmt::layer().boxed(),
     };
+    // A filter that decides for each event anew: with a static one, a foreign event that is asked for but never sent
+    // (sqlx does that) leaves "disabled" behind on its thread, and the next line of ours is lost.
     let spans = tracing_opentelemetry::layer()
         .with_tracer(tracer.tracer("waybill"))
         .with_location(false)
         .with_threads(false)
-        .with_filter(FilterFn::new(|metadata| is_ours(metadata.target())));
+        .with_filter(DynFilterFn::new(|metadata, _| is_ours(metadata.target())));
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .with(spans)

@@ -146,6 +146,12 @@ impl From<sqlx::Error> for ApiError {
         const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
         let after = Duration::from_secs(1);
         match &error {
+            // 57014: the statement time-out.
+            sqlx::Error::Database(e) if e.code().as_deref() == Some("57014") => {
+                Self::new(UNAVAILABLE, "overloaded", "the database took too long; nothing was done")
+                    .retry_after(after)
+                    .source(error)
+            }
             sqlx::Error::PoolTimedOut => {
                 Self::new(UNAVAILABLE, "overloaded", "too many requests at once; nothing was done")
                     .retry_after(after)
