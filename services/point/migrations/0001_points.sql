@@ -42,7 +42,7 @@ create table point_entry (
     kind text not null,
     -- Order version that caused it; for a hold also the attempt.
     ref text not null,
-    -- Positive; the kind says where it goes. Only an adjustment has a sign of its own.
+    -- As the customer sees it: negative leaves, positive comes. An adjustment may be either.
     amount bigint not null,
     created_at timestamptz not null default clock_timestamp(),
     constraint point_entry_pkey primary key (entry_id),
@@ -50,10 +50,14 @@ create table point_entry (
     constraint point_entry_kind_check
         check (kind in ('HOLD', 'RELEASE', 'SPEND', 'RESTORE', 'EARN', 'EARN_REVERSAL', 'ADJUST')),
     constraint point_entry_order_check check (order_id is not null or kind = 'ADJUST'),
-    constraint point_entry_amount_check check (amount > 0 or (kind = 'ADJUST' and amount < 0))
+    constraint point_entry_amount_check check (
+        case when kind in ('RELEASE', 'RESTORE', 'EARN') then amount > 0
+             when kind in ('HOLD', 'SPEND', 'EARN_REVERSAL') then amount < 0
+             else amount <> 0 end
+    )
 );
 
 comment on table point_entry is
-    'The ledger: available = RELEASE + RESTORE + EARN + ADJUST - HOLD - EARN_REVERSAL, held = HOLD - RELEASE - SPEND.';
+    'The ledger. Available is the sum of all entries but SPEND, which takes from what is held; held is SPEND - HOLD - RELEASE.';
 
 create index point_entry_customer_idx on point_entry (customer_id, entry_id);

@@ -106,6 +106,14 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// As it stands in `point_entry.amount`: negative leaves the customer, for good or into a hold.
+    pub fn signed(&self) -> i64 {
+        match self.kind {
+            Kind::Release | Kind::Restore | Kind::Earn => self.amount,
+            Kind::Hold | Kind::Spend | Kind::EarnReversal => -self.amount,
+        }
+    }
+
     /// Change of the available points.
     pub fn delta(&self) -> i64 {
         self.kind.signs().0 * self.amount

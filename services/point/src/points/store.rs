@@ -28,7 +28,7 @@ pub(super) struct EntryRow {
     pub order_id: Option<Uuid>,
     /// Kind, as in the table.
     pub kind: String,
-    /// Positive, but for an adjustment.
+    /// Negative leaves, positive comes.
     pub amount: i64,
     /// When it was written.
     pub created_at: DateTime<Utc>,
@@ -184,7 +184,7 @@ pub(super) async fn insert_entries(tx: &mut PgConnection, entries: &[Posted]) ->
     let orders: Vec<Uuid> = entries.iter().map(|posted| posted.order_id).collect();
     let kinds: Vec<&str> = entries.iter().map(|posted| posted.entry.kind.as_str()).collect();
     let references: Vec<&str> = entries.iter().map(|posted| posted.entry.reference.as_str()).collect();
-    let amounts: Vec<i64> = entries.iter().map(|posted| posted.entry.amount).collect();
+    let amounts: Vec<i64> = entries.iter().map(|posted| posted.entry.signed()).collect();
     let times: Vec<DateTime<Utc>> = entries.iter().map(|posted| posted.at).collect();
     sqlx::query!(
         "insert into point_entry (entry_id, customer_id, order_id, kind, ref, amount, created_at)
@@ -243,12 +243,9 @@ pub async fn discrepancies(pool: &PgPool) -> Result<Vec<Discrepancy>, sqlx::Erro
         r#"
         with ledger as (
             select customer_id,
-                   sum(case when kind in ('RELEASE', 'RESTORE', 'EARN', 'ADJUST') then amount
-                            when kind in ('HOLD', 'EARN_REVERSAL') then -amount
-                            else 0 end)::bigint as available,
-                   sum(case when kind = 'HOLD' then amount
-                            when kind in ('RELEASE', 'SPEND') then -amount
-                            else 0 end)::bigint as held
+                   coalesce(sum(amount) filter (where kind <> 'SPEND'), 0)::bigint as available,
+                   coalesce(sum(case when kind = 'SPEND' then amount else -amount end)
+                            filter (where kind in ('HOLD', 'RELEASE', 'SPEND')), 0)::bigint as held
             from point_entry
             group by customer_id
         )

@@ -145,6 +145,18 @@ async fn held_points_are_spent_restored_and_what_was_earned_is_taken_back() {
         assert_eq!(fixture.balance(customer).await, balance, "after {}", state.r#type);
         fixture.consistent().await;
     }
+    let entries: Vec<_> =
+        fixture.kinds(order).await.into_iter().map(|(kind, _, amount)| (kind, amount)).collect();
+    let expected = [
+        ("HOLD", -800),
+        ("SPEND", -800),
+        ("EARN", 92),
+        ("RESTORE", 400),
+        ("EARN_REVERSAL", -50),
+        ("RESTORE", 400),
+        ("EARN_REVERSAL", -42),
+    ];
+    assert_eq!(entries, expected.map(|(kind, amount)| (kind.to_owned(), amount)));
     let published = fixture.published(order).await;
     let told: Vec<_> = published.iter().map(|event| (event.kind.as_str(), event.delta)).collect();
     assert_eq!(
