@@ -61,6 +61,12 @@ fn missing(need: Need) -> Vec<Missing> {
     let all = [
         (!found("cc") && !found("gcc"), "a C compiler", &["gcc"] as &[_], false),
         (!Path::new("/usr/include/stdio.h").is_file(), "the C library's headers", &["libc6-dev"], false),
+        (
+            !found("c++") && !found("g++"),
+            "a C++ compiler (librdkafka's configure wants one)",
+            &["g++"],
+            false,
+        ),
         (!found("make"), "make (builds librdkafka)", &["make"], false),
         (!found("pkg-config"), "pkg-config", &["pkg-config"], false),
         (!header(), "zlib's headers (librdkafka)", &["zlib1g-dev"], false),

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    path::Path,
     process::{Child, Command, ExitStatus},
     time::Duration,
 };
@@ -55,6 +56,9 @@ impl Session {
             // Build scripts that watch these variables would otherwise run again on every change of caller.
             command.env_remove(name);
         }
+        // Queries are checked against the cache: the databases that are given to tests and services hold no tables
+        // of all of them. Only `prepare` says otherwise.
+        command.env("SQLX_OFFLINE", "true");
         Ok(command)
     }
 
@@ -106,10 +110,16 @@ fn stop(child: &mut Child) {
     }
 }
 
-/// The program behind the `exec` wrapper, with its first argument.
+/// The program behind the `exec` wrapper, without its folder, and its first argument.
 fn name(command: &Command) -> String {
-    let words = command.get_args().skip_while(|arg| *arg != "--").skip(1).take(2);
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let mut words = command.get_args().skip_while(|arg| *arg != "--").skip(1);
+    let program = words.next().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    [Some(program), words.next()]
+        .into_iter()
+        .flatten()
+        .map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn is_of_cargo_run(name: &OsStr) -> bool {
