@@ -6,7 +6,7 @@ use std::{
 };
 
 use sqlx::PgPool;
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -79,7 +79,7 @@ struct Group {
 
 impl Consumer {
     /// Handlers and inbox use `pool`, whose database holds the tables of [`migrator`](crate::migrator). A batch of
-    /// one partition holds one connection; with fewer connections than partitions, partitions wait for each other.
+    /// one partition holds one connection, at most [`Settings::parallel_batches`] together.
     #[must_use]
     pub fn builder(pool: PgPool, settings: Settings) -> Builder {
         Builder { pool, settings, subscriptions: Vec::new() }
@@ -92,21 +92,25 @@ impl Consumer {
     }
 
     /// Consumes until `shutdown`: then takes nothing new, finishes the batches under way (at most
-    /// [`Settings::drain_timeout`]), commits their offsets and leaves the groups.
+    /// [`Settings::drain_timeout`]), commits their offsets and leaves the groups. Await it to the end: dropped in
+    /// between, it leaves the groups without any of this, blocking the thread.
     ///
     /// # Errors
     /// Only what a restart of the process may mend; failing messages, databases and brokers are waited for inside.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let mut members = Vec::with_capacity(self.groups.len());
+        for Group { name, engine, routes } in self.groups {
+            let settings = Arc::clone(&self.settings);
+            members.push(group::Member::new(name, engine, routes, settings, self.status.clone())?);
+        }
         // One group that fails takes the others down in order, so that the process can be started again whole.
         let shutdown = shutdown.child_token();
-        let mut members = JoinSet::new();
-        for Group { name, engine, routes } in self.groups {
-            let member =
-                group::Member::new(name, engine, routes, Arc::clone(&self.settings), self.status.clone())?;
-            members.spawn(member.run(shutdown.clone()));
+        let mut running = JoinSet::new();
+        for member in members {
+            running.spawn(member.run(shutdown.clone()));
         }
         let mut result = Ok(());
-        while let Some(ended) = members.join_next().await {
+        while let Some(ended) = running.join_next().await {
             shutdown.cancel();
             let ended = ended.map_err(Error::Task).flatten();
             result = result.and(ended);
@@ -151,6 +155,7 @@ impl Builder {
         }
         let metrics = Metrics::new();
         metrics::observe(&status);
+        let slots = Arc::new(Semaphore::new(settings.parallel_batches));
         let group = |(name, routes): (String, HashMap<String, Route>)| {
             status.add_group(&name);
             let runner = Runner {
@@ -159,7 +164,8 @@ impl Builder {
                 settings: Arc::clone(&settings),
                 metrics: metrics.clone(),
             };
-            Group { name, engine: Arc::new(Engine { runner, dead_letters: dead_letters.clone() }), routes }
+            let (dead_letters, slots) = (dead_letters.clone(), Arc::clone(&slots));
+            Group { name, engine: Arc::new(Engine { runner, dead_letters, slots }), routes }
         };
         let groups = groups.into_iter().map(group).collect();
         Ok(Consumer { groups, settings, status })

@@ -28,6 +28,9 @@ pub struct Settings {
     pub batch_size: usize,
     /// How long a batch stays open after its first message while more is arriving.
     pub batch_wait: Duration,
+    /// Batches in a transaction at the same time, over all groups: each holds a connection of the pool, which must
+    /// have more of them than that.
+    pub parallel_batches: usize,
     /// Records buffered per partition before it is paused.
     pub buffer_records: usize,
     /// Bytes buffered per partition before it is paused.
@@ -69,6 +72,7 @@ impl Settings {
             topic_prefix: topic_prefix.into(),
             batch_size: 200,
             batch_wait: Duration::from_millis(5),
+            parallel_batches: 8,
             buffer_records: 1_000,
             buffer_bytes: 8 << 20,
             session_timeout: Duration::from_secs(30),
@@ -88,6 +92,9 @@ impl Settings {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |problem: &str| Err(Error::Setting(problem.to_owned()));
+        if self.parallel_batches == 0 {
+            return wrong("parallel_batches must not be 0");
+        }
         if self.batch_size == 0 || self.buffer_records < self.batch_size || self.buffer_bytes == 0 {
             return wrong(
                 "batch_size must be at least 1, buffer_records at least batch_size, buffer_bytes not 0",

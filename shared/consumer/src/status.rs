@@ -138,6 +138,10 @@ impl Status {
         self.group(group, |state| *state = GroupState { joined: true, connected: true });
     }
 
+    pub(crate) fn set_left(&self, group: &str) {
+        self.group(group, |state| state.joined = false);
+    }
+
     /// Returns whether that is news.
     pub(crate) fn set_connected(&self, group: &str, connected: bool) -> bool {
         self.group(group, |state| std::mem::replace(&mut state.connected, connected) != connected)

@@ -200,6 +200,8 @@ fn alone_verdict(stumble: Stumble) -> Chunk {
         Stumble::Failed(failed) => ("permanent", failed),
     };
     match failed.failure {
+        // A deadlock with another transaction is never the message's fault, whatever the handler made of it.
+        _ if failed.failure.names_no_message() => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
         Failure::Transient(_) => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
         Failure::Permanent(_) => Chunk { verdicts: vec![Some((class, failed))], blocked: None },
     }

@@ -31,7 +31,8 @@ fn numbers(text: &str) -> String {
             digits += usize::from(c.is_ascii_digit());
             continue;
         }
-        let part_of_word = c.is_alphanumeric() || out.ends_with(|last: char| last.is_alphanumeric());
+        let touches = c.is_alphanumeric() && run.ends_with(|last: char| last.is_ascii_digit());
+        let part_of_word = touches || out.ends_with(|last: char| last.is_alphanumeric());
         if digits >= LONG_NUMBER && !part_of_word {
             out.push_str("***");
             out.push_str(&run[run.trim_end_matches([' ', '-']).len()..]);

@@ -9,7 +9,7 @@ mod partition;
 mod rebalance;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -55,10 +55,14 @@ pub(crate) struct Member {
     partitions: HashMap<Key, Partition>,
     /// Revoked partitions whose batches are ending.
     draining: FuturesUnordered<BoxFuture<'static, Vec<Key>>>,
+    /// Partitions that the client still waits for to be given up.
+    revoked: HashSet<Key>,
     offsets: Arc<Offsets>,
     committing: Option<JoinHandle<()>>,
     reports: mpsc::UnboundedReceiver<Report>,
     report: mpsc::UnboundedSender<Report>,
+    /// Whether messages come; spares a lock per message.
+    reachable: bool,
     probed: Instant,
 }
 
@@ -89,10 +93,12 @@ impl Member {
             rebalances,
             partitions: HashMap::new(),
             draining: FuturesUnordered::new(),
+            revoked: HashSet::new(),
             offsets: Arc::default(),
             committing: None,
             reports,
             report,
+            reachable: false,
             probed: Instant::now(),
         })
     }
@@ -115,7 +121,7 @@ impl Member {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 Some(rebalance) = self.rebalances.recv() => self.rebalance(rebalance).await,
-                Some(keys) = self.draining.next() => self.give_up(&keys),
+                Some(keys) = self.draining.next() => self.give_up(keys),
                 Some(report) = self.reports.recv() => self.heed(report)?,
                 _ = tick.tick() => self.tick(),
                 Some(received) = stream.next() => match received {
@@ -127,7 +133,9 @@ impl Member {
     }
 
     async fn dispatch(&mut self, message: &BorrowedMessage<'_>) {
-        self.connected();
+        if !std::mem::replace(&mut self.reachable, true) {
+            self.status.set_connected(&self.group, true);
+        }
         let Some(route) = self.routes.get(message.topic()) else { return };
         let topic = Arc::clone(&route.topic);
         let key = (Arc::clone(&topic), message.partition());
@@ -178,18 +186,13 @@ impl Member {
         });
     }
 
-    fn connected(&self) {
-        if !self.status.is_connected(&self.group) {
-            self.status.set_connected(&self.group, true);
-        }
-    }
-
-    fn client_error(&self, error: KafkaError) -> Result<(), Error> {
+    fn client_error(&mut self, error: KafkaError) -> Result<(), Error> {
         match error.rdkafka_error_code() {
             _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
                 return Err(Error::Fatal { group: self.group.clone(), source: error });
             }
             Some(RDKafkaErrorCode::AllBrokersDown) => {
+                self.reachable = false;
                 if self.status.set_connected(&self.group, false) {
                     tracing::warn!(group = self.group, "no broker is reachable");
                 }

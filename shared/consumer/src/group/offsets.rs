@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rdkafka::{
@@ -20,11 +23,13 @@ pub(super) struct Offsets {
     /// Held during a commit, so that giving up a partition waits for one under way: it could otherwise arrive after
     /// the next owner's and move the group back.
     committing: tokio::sync::Mutex<()>,
+    epoch: AtomicU64,
 }
 
 /// Next offsets to be read; `committed` is what the broker has acknowledged in this assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position {
+    epoch: u64,
     finished: i64,
     committed: i64,
 }
@@ -32,13 +37,16 @@ struct Position {
 const NOTHING: i64 = -1;
 
 impl Offsets {
-    pub(super) fn assign(&self, key: Key) {
-        self.lock().insert(key, Position { finished: NOTHING, committed: NOTHING });
+    /// Begins an assignment; returns its epoch, by which a worker of an earlier one is told apart.
+    pub(super) fn assign(&self, key: Key) -> u64 {
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.lock().insert(key, Position { epoch, finished: NOTHING, committed: NOTHING });
+        epoch
     }
 
     /// Everything of the partition before `next` is finished.
-    pub(super) fn finished(&self, key: &Key, next: i64) {
-        if let Some(position) = self.lock().get_mut(key) {
+    pub(super) fn finished(&self, key: &Key, epoch: u64, next: i64) {
+        if let Some(position) = self.lock().get_mut(key).filter(|position| position.epoch == epoch) {
             position.finished = position.finished.max(next);
         }
     }
@@ -130,21 +138,24 @@ mod tests {
     #[test]
     fn a_position_never_moves_back() {
         let offsets = Offsets::default();
-        offsets.assign(key(0));
-        offsets.finished(&key(0), 8);
-        offsets.finished(&key(0), 3);
+        let epoch = offsets.assign(key(0));
+        offsets.finished(&key(0), epoch, 8);
+        offsets.finished(&key(0), epoch, 3);
         assert_eq!(offsets.dirty(), [(key(0), 8)]);
         offsets.committed(&[(key(0), 8)]);
-        offsets.finished(&key(0), 5);
+        offsets.finished(&key(0), epoch, 5);
         assert!(!offsets.is_dirty());
     }
 
     #[test]
     fn a_partition_given_up_is_not_committed_any_more() {
         let offsets = Offsets::default();
-        offsets.assign(key(0));
+        let epoch = offsets.assign(key(0));
         offsets.forget(&[key(0)]);
-        offsets.finished(&key(0), 8);
+        offsets.finished(&key(0), epoch, 8);
         assert!(!offsets.is_dirty());
+        assert_ne!(offsets.assign(key(0)), epoch);
+        offsets.finished(&key(0), epoch, 8);
+        assert!(!offsets.is_dirty(), "a worker of the earlier assignment speaks for nobody");
     }
 }

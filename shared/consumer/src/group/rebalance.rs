@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Key, Member, Partition, Rebalance};
 use crate::{
     batch::Care,
-    engine::Assignment,
+    engine::{Assignment, Patience},
     status::{PartitionState, Status},
 };
 
@@ -33,6 +33,8 @@ impl Member {
             Rebalance::Lost(list) => {
                 let keys = self.keys(list);
                 self.offsets.forget(&keys);
+                // Lost while it was draining: there is nothing left to give up.
+                self.revoked.retain(|key| !keys.contains(key));
                 for partition in self.remove(&keys) {
                     self.status.remove(partition.state());
                     partition.abort().await;
@@ -46,14 +48,16 @@ impl Member {
         let key: Key = (Arc::clone(&route.topic), partition);
         let state = PartitionState::new(&self.group, topic, partition);
         self.status.add(&state);
-        self.offsets.assign(key.clone());
+        let epoch = self.offsets.assign(key.clone());
+        self.revoked.remove(&key);
         let (offsets, of) = (Arc::clone(&self.offsets), key.clone());
         let assignment = Assignment {
             state,
             dead_letter_topic: Arc::clone(&route.dead_letter_topic),
             stop: CancellationToken::new(),
-            advance: Box::new(move |next| offsets.finished(&of, next)),
+            advance: Box::new(move |next| offsets.finished(&of, epoch, next)),
             care: Care::default(),
+            patience: Patience::new(self.settings.schema_patience),
         };
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&route.lane));
         let partition = Partition::start(key.clone(), engine, lane, assignment, self.report.clone());
@@ -65,6 +69,7 @@ impl Member {
     /// Stops the workers; the loop goes on polling and gives the partitions up when their batches have ended.
     fn drain(&mut self, keys: Vec<Key>) {
         let partitions = self.remove(&keys);
+        self.revoked.extend(keys.iter().cloned());
         for partition in &partitions {
             partition.resume_now(&self.client);
         }
@@ -80,9 +85,10 @@ impl Member {
         }));
     }
 
-    pub(super) fn give_up(&self, keys: &[Key]) {
+    pub(super) fn give_up(&mut self, mut keys: Vec<Key>) {
+        keys.retain(|key| self.revoked.remove(key));
         let mut list = TopicPartitionList::with_capacity(keys.len());
-        for (topic, partition) in keys {
+        for (topic, partition) in &keys {
             list.add_partition(topic, *partition);
         }
         match self.client.incremental_unassign(&list) {
@@ -103,11 +109,12 @@ impl Member {
         let partitions = self.partitions.drain().map(|(_, partition)| partition).collect();
         end_all(partitions, &self.status, Instant::now() + self.settings.drain_timeout).await;
         while let Some(keys) = self.draining.next().await {
-            self.give_up(&keys);
+            self.give_up(keys);
         }
         if timeout(LAST_COMMIT, self.offsets.commit(&self.client)).await.is_err() {
             tracing::warn!(group = self.group, "last offset commit did not end in time");
         }
+        self.status.set_left(&self.group);
         let Self { client, group, .. } = self;
         client.context().close();
         // Dropping blocks until the group is left, and runs callbacks.

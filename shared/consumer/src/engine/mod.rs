@@ -1,0 +1,171 @@
+//! What happens to the records of one partition: decode, run, bury, move the offset; again until none is left.
+
+mod bury;
+mod patience;
+mod pending;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use waybill_event::Event;
+
+use crate::{
+    Message,
+    backoff::Backoff,
+    batch::{Care, Round, Runner},
+    dead_letter::DeadLetters,
+    metrics,
+    record::Record,
+    settings::Settings,
+    status::PartitionState,
+    work::Work,
+};
+pub(crate) use patience::Patience;
+use pending::Pending;
+
+/// Longest pause between two looks at a database or a dead-letter topic that is down.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Runs the batches of one group's partitions.
+pub(crate) struct Engine {
+    pub(crate) runner: Runner,
+    pub(crate) dead_letters: DeadLetters,
+    /// Batches in a transaction at the same time. Waiting here is no failure, unlike waiting for the pool.
+    pub(crate) slots: Arc<Semaphore>,
+}
+
+/// One assigned partition, as its worker sees it.
+pub(crate) struct Assignment {
+    pub(crate) state: Arc<PartitionState>,
+    /// Name of the dead-letter topic.
+    pub(crate) dead_letter_topic: Arc<str>,
+    /// Cancelled when the partition is revoked or the consumer stops.
+    pub(crate) stop: CancellationToken,
+    /// Says that everything before this offset is finished.
+    pub(crate) advance: Box<dyn Fn(i64) + Send + Sync>,
+    pub(crate) care: Care,
+    pub(crate) patience: Patience,
+}
+
+/// The partition was taken away, or the consumer stops; what was not finished will be delivered again.
+#[derive(Debug)]
+pub(crate) struct Stopped;
+
+/// Why the front of the partition cannot be finished now.
+struct Obstacle {
+    reason: &'static str,
+    error: String,
+}
+
+/// How long to wait before the front is tried again.
+struct Waits {
+    handler: Backoff,
+    outside: Backoff,
+}
+
+impl Engine {
+    pub(crate) async fn process<W: Work>(
+        &self,
+        work: W,
+        records: Vec<Record>,
+        assignment: &mut Assignment,
+    ) -> Result<(), Stopped> {
+        let state = Arc::clone(&assignment.state);
+        self.runner.metrics.batch(records.len(), &state.topic, &self.runner.group);
+        let mut pending = Pending::<W::Event>::new(records, &mut assignment.patience);
+        let mut waits = Waits::new(&self.runner.settings);
+        while !pending.is_empty() {
+            state.set_oldest(pending.oldest());
+            let round = self.round(&work, &mut pending, assignment).await?;
+            self.bury(pending.take_dead(), assignment).await?;
+            if let Some(next) = pending.advanced() {
+                (assignment.advance)(next);
+                waits.reset();
+            }
+            let Some(obstacle) = obstacle(round, &mut pending, assignment) else { continue };
+            let wait = waits.after(&obstacle);
+            state.block(obstacle.reason, obstacle.error);
+            if !wait.wait(&assignment.stop).await {
+                return Err(Stopped);
+            }
+        }
+        state.unblock();
+        state.set_oldest(None);
+        Ok(())
+    }
+
+    async fn round<W: Work>(
+        &self,
+        work: &W,
+        pending: &mut Pending<W::Event>,
+        assignment: &mut Assignment,
+    ) -> Result<Round, Stopped> {
+        let slot = assignment.stop.run_until_cancelled(self.slots.acquire()).await;
+        // Before `begin`: a revoked partition must not start another transaction.
+        if slot.is_none() || assignment.stop.is_cancelled() {
+            return Err(Stopped);
+        }
+        let mut dead = Vec::new();
+        let round = self.runner.round(work, &mut pending.messages, &mut dead, &mut assignment.care).await;
+        pending.dead.extend(dead);
+        Ok(round)
+    }
+}
+
+impl Waits {
+    fn new(settings: &Settings) -> Self {
+        let (min, max) = (settings.retry_min, settings.retry_max);
+        let outside = Backoff::new(min, max.min(RETRY_MAX));
+        Self { handler: Backoff::new(min, max), outside }
+    }
+
+    /// The front has moved: what comes now has not failed yet.
+    fn reset(&mut self) {
+        self.handler.reset();
+        self.outside.reset();
+    }
+
+    fn after(&mut self, obstacle: &Obstacle) -> &mut Backoff {
+        if obstacle.reason == metrics::DATABASE { &mut self.outside } else { &mut self.handler }
+    }
+}
+
+/// What keeps the front from being finished; `None` when there is nothing to wait for.
+fn obstacle<E: Event>(
+    round: Round,
+    pending: &mut Pending<E>,
+    assignment: &mut Assignment,
+) -> Option<Obstacle> {
+    match round {
+        Round::Blocked(failed) => {
+            log_blocked(pending.messages.first(), &failed.failure);
+            let error = format!("{:#}", failed.failure.error());
+            Some(Obstacle { reason: metrics::TRANSIENT, error })
+        }
+        Round::Fault(error) => {
+            let error = format!("{error:#}");
+            tracing::warn!(partition = ?assignment.state, error, "database failed; the batch is run again");
+            Some(Obstacle { reason: metrics::DATABASE, error })
+        }
+        Round::Clear => {
+            let error = pending.decode(&mut assignment.patience)?;
+            Some(Obstacle { reason: metrics::UNKNOWN_SCHEMA, error })
+        }
+    }
+}
+
+fn log_blocked<E>(message: Option<&Message<E>>, failure: &crate::Failure) {
+    if let Some(message) = message {
+        tracing::warn!(
+            message_id = %message.id,
+            topic = message.topic(),
+            partition = message.partition(),
+            offset = message.offset(),
+            attempts = message.attempt - 1,
+            code = failure.code(),
+            error = format!("{:#}", failure.error()),
+            "message failed and is tried again"
+        );
+    }
+}

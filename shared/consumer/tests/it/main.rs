@@ -1,0 +1,13 @@
+//! The runtime against real PostgreSQL and Kafka; `harness` needs PostgreSQL only.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod dead_letters;
+mod delivery;
+mod harness;
+mod pressure;
+mod rebalance;
+mod retries;
+mod spans;
+mod support;
+mod wire;
