@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use sqlx::Row;
+use sqlx::{PgPool, Row};
 use tokio::sync::Semaphore;
 use waybill_consumer::{Message, harness::Harness};
 use waybill_event::{MessageId, OrderEvent};
@@ -218,6 +218,17 @@ async fn overlapping_batches_in_any_order_do_not_deadlock() {
         assert_eq!(delivered.unwrap().done.len(), 40);
     }
     assert_eq!(sorted(scene.effects().await), sorted(ids(&scene.orders)));
+    // A deadlock would only cost time, so it is looked for in the server's count, complete once its sessions ended.
+    scene.database.pool.close().await;
+    let watch = PgPool::connect(&scene.database.url).await.unwrap();
+    let counted = "select deadlocks from pg_stat_database where datname = current_database() and not exists \
+                   (select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and \
+                   backend_type = 'client backend')";
+    let deadlocks = async || {
+        let row = sqlx::query_scalar::<_, i64>(counted).fetch_optional(&watch).await.unwrap();
+        row.ok_or("sessions are still ending")
+    };
+    assert_eq!(eventually(deadlocks).await, 0);
 }
 
 #[tokio::test]
