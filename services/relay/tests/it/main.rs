@@ -1,0 +1,9 @@
+//! The relay against real PostgreSQL and Kafka.
+
+mod failures;
+mod leases;
+mod order;
+mod records;
+mod support;
+mod topics;
+mod upkeep;
