@@ -25,7 +25,7 @@ pub(crate) struct Status {
     pub(crate) kafka: Option<Kafka>,
     /// What precedes every topic's and group's name.
     pub(crate) topic_prefix: String,
-    /// `private.pem` and `jwks.json`.
+    /// The private key and `jwks.json`.
     pub(crate) jwt_dir: String,
     /// The compose project, in docker mode.
     #[serde(skip_serializing_if = "Option::is_none", default)]

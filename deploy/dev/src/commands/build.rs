@@ -1,6 +1,6 @@
 //! Building the workspace's programs: one call for all, with cargo's own progress.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::{layout::Workspace, run::session::Session, services::FEATURES, ui};
 
@@ -13,11 +13,8 @@ pub(crate) fn binaries(session: &Session) -> Result<()> {
 /// Makes the development key unless there is one.
 pub(crate) fn key(session: &Session, workspace: &Workspace) -> Result<()> {
     let jwt = workspace.jwt();
-    if jwt.join("jwks.json").is_file() && jwt.join("private.pem").is_file() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(&jwt)?;
+    std::fs::create_dir_all(&jwt).with_context(|| format!("creating {}", jwt.display()))?;
     let mut command = session.program(workspace.binary("token")?)?;
     // Its words are not this tool's result, which alone goes to stdout.
-    session.must(command.args(["keygen", "--dir"]).arg(&jwt).stdout(std::process::Stdio::null()))
+    session.must(command.args(["keygen", "--keep", "--dir"]).arg(&jwt).stdout(std::process::Stdio::null()))
 }

@@ -47,24 +47,17 @@ fn deny(session: &Session, workspace: &Workspace) -> Result<()> {
         PathBuf::from("cargo-deny")
     } else {
         ui::heading(&format!("Installing cargo-deny {CARGO_DENY} below .dev/ (once, some minutes)"));
-        let install = ["install", "cargo-deny", "--version", CARGO_DENY, "--locked", "--quiet", "--root"];
+        let install = ["install", "cargo-deny", "--version", CARGO_DENY, "--locked", "--root"];
         // Its own target folder would be built anew each time; cargo's default is a temporary one, which is right.
         session.must(session.cargo()?.args(install).arg(&tools).env_remove("CARGO_TARGET_DIR"))?;
         own
     };
     ui::heading("Licences, bans and sources (cargo deny)");
-    // Called directly, the program takes cargo's own arguments first; advisories need a database from outside.
+    // Offline, because advisories need a database from outside; then the crates of other systems must be there too.
+    session.must(session.cargo()?.args(["fetch", "--quiet"]))?;
     let mut command = session.program(program)?;
-    command.args([
-        "--offline",
-        "--all-features",
-        "check",
-        "--config",
-        ".deny.toml",
-        "licenses",
-        "bans",
-        "sources",
-    ]);
+    command.args(["--offline", "--all-features", "--config", ".deny.toml"]);
+    command.args(["check", "--hide-inclusion-graph", "licenses", "bans", "sources"]);
     session.must(&mut command)
 }
 

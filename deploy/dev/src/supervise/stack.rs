@@ -209,10 +209,25 @@ fn shown(path: &Path, root: &Path) -> String {
 /// The end of a log, for an error message.
 fn tail(path: &Path) -> String {
     let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    let last = lines[lines.len().saturating_sub(15)..]
-        .iter()
-        .map(|line| format!("    {line}\n"))
-        .collect::<String>();
+    let last: String = last_words(&text).iter().map(|line| format!("    {line}\n")).collect();
     format!("{last}  the whole log: {}", path.display())
+}
+
+/// The last lines, without the backtrace that follows them where RUST_BACKTRACE is set.
+fn last_words(text: &str) -> Vec<&str> {
+    let told = text.rfind("Stack backtrace:").map_or(text, |at| &text[..at]);
+    let lines: Vec<&str> = told.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(15)..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_words;
+
+    #[test]
+    fn an_error_is_told_without_its_backtrace() {
+        assert_eq!(last_words("a\nError: b\n\nStack backtrace:\n  0: c\n"), ["a", "Error: b"]);
+        assert_eq!(last_words(&"x\n".repeat(40)).len(), 15);
+        assert!(last_words("").is_empty());
+    }
 }
