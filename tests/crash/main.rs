@@ -5,6 +5,7 @@ use futures::future::join_all;
 use waybill_testkit::eventually;
 use waybill_tests::{Client, System};
 
+/// Services batch, so that later passings of a point are not certain; the order service passes its own once an order.
 const ORDERS: usize = 20;
 
 /// Places orders as an honest client does: the same key again until an answer comes.
@@ -66,20 +67,20 @@ async fn after_the_orders_commit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_brokers_ack_before_the_mark() {
-    survives("relay", "relay.after_ack@3").await;
+    survives("relay", "relay.after_ack").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_point_commit_before_the_offset_commit() {
-    survives("point", "consumer.after_commit@2").await;
+    survives("point", "consumer.after_commit").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_the_middle_of_the_point_transaction() {
-    survives("point", "point.in_transaction@3").await;
+    survives("point", "point.in_transaction").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_notifications_commit_before_the_send() {
-    survives("notification", "notification.before_send@2").await;
+    survives("notification", "notification.before_send").await;
 }

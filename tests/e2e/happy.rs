@@ -21,6 +21,16 @@ async fn orders_travel_to_points_and_notifications() {
     assert!(again.replayed && again.id().expect("id") == ids[0], "{again:?}");
     system.settled().await;
     system.assert_invariants().await;
+    for service in waybill_tests::system::SERVICES {
+        let log = system.log(service);
+        assert!(
+            log.lines().any(|line| line.contains("\"INFO\"")),
+            "{service} does not say that it is up:\n{log}"
+        );
+        for secret in ["postgres://", &system.issuer.token(customer.customer, "customer")[..40], "CUP-1"] {
+            assert!(!log.contains(secret), "{service} logs {secret}");
+        }
+    }
 
     let records = system.topics.read("orders.v1").await;
     assert_eq!(records.len(), 3);

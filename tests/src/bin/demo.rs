@@ -233,8 +233,16 @@ impl Story {
                 .fetch_all(&self.pools.notifications)
                 .await?;
         ensure!(told.len() == 2, "the customer of order {key} was told {} times, not twice", told.len());
-        seen.insert("5 notification of the order", told[0].1.clone());
-        seen.insert("6 notification of the points", told[1].1.clone());
+        // Of two topics: the order in which they were told of is not promised.
+        for (place, kind) in
+            [("5 notification of the order", "placed"), ("6 notification of the points", "earned")]
+        {
+            let told = told
+                .iter()
+                .find(|(k, _)| k.ends_with(kind))
+                .with_context(|| format!("{place} is missing"))?;
+            seen.insert(place, told.1.clone());
+        }
         let mut rows =
             vec![vec!["0 HTTP request".to_owned(), self.trace_id.clone(), "(the client's)".to_owned()]];
         for (place, traceparent) in seen {
