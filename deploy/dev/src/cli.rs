@@ -120,7 +120,7 @@ pub(crate) struct Test {
     /// Which tests [default: all of them, with the documentation's examples].
     #[arg(value_enum)]
     pub(crate) suite: Option<Suite>,
-    /// Further arguments for `cargo test`, after `--`: filters, `-p`, `-- --nocapture`.
+    /// Further arguments for `cargo test`, after `--`: names of tests, `--no-fail-fast`, `-- --nocapture`.
     #[arg(last = true)]
     pub(crate) args: Vec<String>,
 }
@@ -178,11 +178,10 @@ mod tests {
 
     #[test]
     fn test_arguments_after_the_dashes_reach_cargo_unchanged() {
-        let cli =
-            Cli::try_parse_from(["dev", "test", "it", "--", "-p", "waybill-relay", "--", "--nocapture"]);
+        let cli = Cli::try_parse_from(["dev", "test", "it", "--", "lease", "--", "--nocapture"]);
         let Ok(Cli { verb: Verb::Test(test), .. }) = cli else { panic!("not parsed: {cli:?}") };
         assert_eq!(test.suite, Some(Suite::It));
-        assert_eq!(test.args, ["-p", "waybill-relay", "--", "--nocapture"]);
+        assert_eq!(test.args, ["lease", "--", "--nocapture"]);
     }
 
     #[test]

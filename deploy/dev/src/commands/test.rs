@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{build, code, setup};
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 
 /// Runs the tests and passes cargo's exit code.
 pub(crate) fn run(workspace: &Workspace, args: &cli::Test) -> Result<ExitCode> {
+    refuse_package(&args.args)?;
     let session = Session::begin(&workspace.state(Space::Test))?;
     let result = tests(&session, workspace, args);
     session.end();
@@ -51,6 +52,22 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
     result
 }
 
+/// Cargo ignores `-p` beside `--workspace` without a word, and without `--workspace` it refuses the features.
+fn refuse_package(args: &[String]) -> Result<()> {
+    let of_cargo = args.iter().take_while(|arg| *arg != "--");
+    for arg in of_cargo {
+        if arg == "--package"
+            || arg.starts_with("--package=")
+            || (arg.starts_with("-p") && !arg.starts_with("--"))
+        {
+            bail!(
+                "{arg} cannot be used here, all packages share one build; choose by suite or by the tests' names"
+            );
+        }
+    }
+    Ok(())
+}
+
 fn selection(suite: Option<Suite>) -> &'static [&'static str] {
     match suite {
         None => &["--workspace"],
@@ -59,5 +76,21 @@ fn selection(suite: Option<Suite>) -> &'static [&'static str] {
         // With --workspace, so that features resolve as in the build of the binaries.
         Some(Suite::E2e) => &["--workspace", "--test", "e2e"],
         Some(Suite::Crash) => &["--workspace", "--test", "crash"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refuse_package;
+
+    #[test]
+    fn a_package_is_refused_instead_of_being_ignored() {
+        let refused = |words: &[&str]| {
+            refuse_package(&words.iter().map(ToString::to_string).collect::<Vec<_>>()).is_err()
+        };
+        assert!(
+            refused(&["-p", "waybill-relay"]) && refused(&["-pwaybill-relay"]) && refused(&["--package=x"])
+        );
+        assert!(!refused(&["name", "--profile", "dev", "--", "-p"]));
     }
 }
