@@ -16,8 +16,9 @@ pub mod topics;
 
 use std::net::SocketAddr;
 
+use anyhow::Context as _;
 use clap::Args;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::Connection as _;
 use tokio_util::sync::CancellationToken;
 use waybill_service::health::{self, ProbeConfig};
 use waybill_service::{crash, telemetry};
@@ -45,13 +46,12 @@ pub async fn serve(config: Config, shutdown: CancellationToken) -> anyhow::Resul
 /// # Errors
 /// A wrong setting, a database that cannot be reached, a migration that fails; the message names the source.
 pub async fn migrate(sources: config::Sources) -> anyhow::Result<()> {
-    use anyhow::Context as _;
     for database in sources.parse()? {
         let options = database.options.application_name("waybill-relay-migrate");
         let what = || format!("source {:?} cannot be migrated", database.name);
-        let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await.with_context(what)?;
-        waybill_outbox::migrator().run(&pool).await.with_context(what)?;
-        pool.close().await;
+        let mut connection = source::store::connect(&options).await.with_context(what)?;
+        waybill_outbox::migrator().run(&mut connection).await.with_context(what)?;
+        connection.close().await?;
         println!("{}: up to date", database.name);
     }
     Ok(())

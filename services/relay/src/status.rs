@@ -28,7 +28,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut all = BTreeMap::new();
     for database in config.sources.parse()? {
         let store = Store::new(&database.options);
-        let status = store.status().await.with_context(|| format!("source {:?}", database.name))?;
+        let what = || format!("source {:?}", database.name);
+        store.prove().await.with_context(what)?;
+        let status = store.status().await.with_context(what)?;
         store.close().await;
         all.insert(database.name, status);
     }
@@ -46,12 +48,12 @@ fn tables(all: &BTreeMap<String, Status>) -> String {
         let mut table = table(&["source", name]);
         let age = status.oldest_unsent_seconds.map_or_else(|| "none".to_owned(), |s| format!("{s:.1} s"));
         table.add_row(["oldest unsent row", &age]);
-        for (topic, rows) in &status.unsent {
-            table.add_row([format!("unsent for {topic}"), rows.to_string()]);
+        for unsent in &status.unsent {
+            table.add_row([format!("unsent for {}", unsent.topic), unsent.rows.to_string()]);
         }
-        for (owner, buckets) in &status.leases {
-            let owner = owner.as_deref().unwrap_or("nobody");
-            table.add_row([format!("buckets of {owner}"), buckets.to_string()]);
+        for lease in &status.leases {
+            let owner = lease.owner.as_deref().unwrap_or("nobody");
+            table.add_row([format!("buckets of {owner}"), lease.buckets.to_string()]);
         }
         table.add_row(["blocked keys", &count(status.blocked.len())]);
         table.add_row(["dead rows", &count(status.dead.len())]);

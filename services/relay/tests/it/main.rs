@@ -3,6 +3,8 @@
 mod failures;
 mod leases;
 mod order;
+mod outage;
+mod plans;
 mod records;
 mod support;
 mod topics;

@@ -71,7 +71,8 @@ async fn a_row_without_trace_and_free_headers_has_the_seven_headers_only() {
 async fn one_relay_publishes_two_databases_each_under_its_own_name() {
     let world = World::new(&["orders.v1", "points.v1"]).await;
     let points = Database::create(&[waybill_outbox::migrator()]).await;
-    let relay = world.relay_of(&[("order", &world.database), ("point", &points)], &[]).await;
+    let relay =
+        world.relay_of(&[("order", &world.database), ("point", &points)], &world.topics.bootstrap, &[]).await;
     world.append("orders.v1", "k", b"1").await;
     crate::support::append(&points.pool, &world.topics.name("points.v1"), "k", b"2").await;
     for (topic, source) in [("orders.v1", "/order"), ("points.v1", "/point")] {

@@ -54,11 +54,16 @@ impl World {
     }
 
     pub(crate) async fn relay(&self, settings: &[&str]) -> Relay {
-        self.relay_of(&[("order", &self.database)], settings).await
+        self.relay_of(&[("order", &self.database)], &self.topics.bootstrap, settings).await
     }
 
-    pub(crate) async fn relay_of(&self, sources: &[(&str, &Database)], settings: &[&str]) -> Relay {
-        let config = self.config(sources, settings);
+    pub(crate) async fn relay_of(
+        &self,
+        sources: &[(&str, &Database)],
+        bootstrap: &str,
+        settings: &[&str],
+    ) -> Relay {
+        let config = self.config(sources, bootstrap, settings);
         let app = App::build(config).await.expect("relay is built");
         let address = app.local_addr().expect("bound");
         let stats = app.stats().iter().map(|(_, stats)| stats.clone()).collect();
@@ -67,17 +72,13 @@ impl World {
         Relay { stats, address, stop, task }
     }
 
-    fn config(&self, sources: &[(&str, &Database)], settings: &[&str]) -> Config {
-        let mut args: Vec<String> =
-            ["relay", "--http-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"]
-                .map(str::to_owned)
-                .to_vec();
-        for (name, database) in sources {
-            args.extend(["--source".to_owned(), format!("{name}={}", database.url)]);
-        }
-        let kafka = ["--kafka-bootstrap", &self.topics.bootstrap, "--topic-prefix", &self.topics.prefix];
-        args.extend(kafka.map(str::to_owned));
-        args.extend(settings.iter().map(|s| (*s).to_owned()));
+    fn config(&self, sources: &[(&str, &Database)], bootstrap: &str, settings: &[&str]) -> Config {
+        let mut args = vec!["relay", "--http-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+        args.extend(["--kafka-bootstrap", bootstrap, "--topic-prefix", &self.topics.prefix]);
+        args.extend(settings);
+        let sources = sources.iter().map(|(name, database)| format!("--source={name}={}", database.url));
+        let sources: Vec<String> = sources.collect();
+        args.extend(sources.iter().map(String::as_str));
         Cli::try_parse_from(args).expect("settings are legal").config
     }
 

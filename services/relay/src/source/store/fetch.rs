@@ -44,54 +44,8 @@ impl Store {
         let afters: Vec<i64> = pages.iter().map(|page| page.after).collect();
         let takes: Vec<i64> = pages.iter().map(|page| page.take).collect();
         let without: Vec<&str> = without.iter().map(|topic| &**topic).collect();
-        // One statement, hence one snapshot, tells both what is new and what lies unsent behind the cursor. Two
-        // statements could miss a row between them: a transaction that drew its seq early and committed late. The
-        // next row of its key, already above the cursor, would then overtake it.
-        // The lateral limit keeps the index condition and needs no sort; the running sum bounds memory.
-        let records = sqlx::query!(
-            r#"
-            with page as (
-                select p.bucket, p.after, p.take
-                from unnest($1::smallint[], $2::bigint[], $3::bigint[]) as p (bucket, after, take)
-            )
-            select
-                page.bucket as "bucket!",
-                array(
-                    select o.seq from messaging.outbox o
-                    where o.bucket = page.bucket and o.seq <= page.after
-                        and o.sent_at is null and o.dead_at is null and o.held_at is null
-                        and o.topic <> all ($4::text[])
-                ) as "behind: Vec<i64>",
-                null::bigint as "seq?", null::uuid as "id?", null::text as "aggregateid?", null::text as "type?",
-                null::text as "topic?", null::bytea as "payload?", null::text as "traceparent?",
-                null::text as "tracestate?", null::jsonb as "headers?", null::timestamptz as "created_at?",
-                null::boolean as "blocked?"
-            from page
-            where page.after > 0
-            union all
-            select
-                page.bucket, null, r.seq, r.id, r.aggregateid, r.type, r.topic, r.payload, r.traceparent,
-                r.tracestate, r.headers, r.created_at,
-                exists (
-                    select from messaging.outbox_blocked b where b.topic = r.topic and b.key = r.aggregateid
-                )
-            from page
-            cross join lateral (
-                select
-                    o.seq, o.id, o.aggregateid, o.type, o.topic, o.payload, o.traceparent, o.tracestate, o.headers,
-                    o.created_at, sum(octet_length(o.payload)) over (order by o.seq) - octet_length(o.payload) as before
-                from (
-                    select seq, id, aggregateid, type, topic, payload, traceparent, tracestate, headers, created_at
-                    from messaging.outbox o
-                    where o.bucket = page.bucket and o.seq > page.after
-                        and o.sent_at is null and o.dead_at is null and o.held_at is null
-                        and o.topic <> all ($4::text[])
-                    order by o.seq
-                    limit page.take
-                ) o
-            ) r
-            where r.before < $5
-            "#,
+        let records = sqlx::query_file!(
+            "src/source/store/fetch.sql",
             &buckets,
             &afters,
             &takes,

@@ -20,6 +20,23 @@ impl Store {
         held: &[(i16, i64)],
         more: bool,
     ) -> Result<Round, Error> {
+        match self.try_round(instance, ttl, held, more).await {
+            // The pool hides why there is no connection.
+            Err(Error::Database(sqlx::Error::PoolTimedOut)) => {
+                self.prove().await?;
+                Err(sqlx::Error::PoolTimedOut.into())
+            }
+            result => result,
+        }
+    }
+
+    async fn try_round(
+        &self,
+        instance: &str,
+        ttl: Duration,
+        held: &[(i16, i64)],
+        more: bool,
+    ) -> Result<Round, Error> {
         // Before anything is sent: see `Leases::renew`.
         let started = Instant::now();
         if sqlx::query_scalar!(r#"select pg_is_in_recovery() as "standby!""#).fetch_one(&self.main).await? {

@@ -27,13 +27,31 @@ pub struct Status {
     /// Age of the oldest unsent row, seconds.
     pub oldest_unsent_seconds: Option<f64>,
     /// Unsent rows by topic; counting stops at 10,000 rows.
-    pub unsent: Vec<(String, i64)>,
-    /// Buckets by owner; `None` are free or past their end.
-    pub leases: Vec<(Option<String>, i64)>,
+    pub unsent: Vec<Unsent>,
+    /// Buckets by owner.
+    pub leases: Vec<Owned>,
     /// Keys behind a dead row, oldest first, at most 100.
     pub blocked: Vec<Blocked>,
     /// Dead rows, oldest first, at most 100.
     pub dead: Vec<Dead>,
+}
+
+/// Unsent rows of a topic.
+#[derive(Debug, Clone, Serialize)]
+pub struct Unsent {
+    /// Topic with its prefix.
+    pub topic: String,
+    /// Their number.
+    pub rows: i64,
+}
+
+/// Buckets of one owner.
+#[derive(Debug, Clone, Serialize)]
+pub struct Owned {
+    /// Instance; `None`: free, or the lease is over.
+    pub owner: Option<String>,
+    /// Their number.
+    pub buckets: i64,
 }
 
 /// A key behind a dead row.
@@ -76,7 +94,7 @@ impl Store {
     /// # Errors
     /// What the database answers.
     pub async fn sample(&self, buckets: &[i16]) -> Result<Sample, Error> {
-        // The first unsent row of each bucket: a few index probes, whatever the backlog.
+        // The first unsent row of each bucket: a few index probes, whatever the backlog. Pairs as in fetch.sql.
         let sample = sqlx::query!(
             r#"
             select
@@ -85,15 +103,19 @@ impl Store {
                     from unnest($1::smallint[]) as mine (bucket)
                     cross join lateral (
                         select o.created_at from messaging.outbox o
-                        where o.bucket = mine.bucket
+                        where (o.bucket, o.seq) > (mine.bucket, 0) and (o.bucket, o.seq) < (mine.bucket + 1, 0)
                             and o.sent_at is null and o.dead_at is null and o.held_at is null
-                        order by o.seq limit 1
+                        order by o.bucket, o.seq limit 1
                     ) first
                 ), 0) as "oldest!",
                 (select count(*) from (
-                    select from messaging.outbox o
-                    where o.bucket = any ($1)
-                        and o.sent_at is null and o.dead_at is null and o.held_at is null
+                    select from unnest($1::smallint[]) as mine (bucket)
+                    cross join lateral (
+                        select from messaging.outbox o
+                        where (o.bucket, o.seq) > (mine.bucket, 0) and (o.bucket, o.seq) < (mine.bucket + 1, 0)
+                            and o.sent_at is null and o.dead_at is null and o.held_at is null
+                        limit $2
+                    ) o
                     limit $2
                 ) unsent) as "unsent!",
                 (select count(*) from messaging.outbox_blocked b
@@ -122,19 +144,21 @@ impl Store {
     pub async fn status(&self) -> Result<Status, Error> {
         let all: Vec<i16> = (0..waybill_outbox::BUCKETS).collect();
         let sample = self.sample(&all).await?;
-        let unsent = sqlx::query!(
+        let unsent = sqlx::query_as!(
+            Unsent,
             r#"select unsent.topic, count(*) as "rows!" from (
                    select o.topic from messaging.outbox o
-                   where o.bucket = any ($1)
+                   where (o.bucket, o.seq) > (0::smallint, 0::bigint)
                        and o.sent_at is null and o.dead_at is null and o.held_at is null
-                   limit $2
+                   order by o.bucket, o.seq
+                   limit $1
                ) unsent group by unsent.topic order by unsent.topic"#,
-            &all,
             MOST,
         )
         .fetch_all(&self.main)
         .await?;
-        let leases = sqlx::query!(
+        let leases = sqlx::query_as!(
+            Owned,
             r#"select case when expires_at > messaging.now() then owner end as owner, count(*) as "buckets!"
                from messaging.relay_lease group by 1 order by 1"#
         )
@@ -157,8 +181,8 @@ impl Store {
         .await?;
         Ok(Status {
             oldest_unsent_seconds: (sample.unsent > 0).then_some(sample.oldest),
-            unsent: unsent.into_iter().map(|u| (u.topic, u.rows)).collect(),
-            leases: leases.into_iter().map(|l| (l.owner, l.buckets)).collect(),
+            unsent,
+            leases,
             blocked,
             dead,
         })
