@@ -7,7 +7,9 @@ use crate::{layout::Workspace, run::session::Session, services::FEATURES, ui};
 /// Builds every binary of the workspace.
 pub(crate) fn binaries(session: &Session) -> Result<()> {
     ui::heading("Building (cargo build --workspace --bins)");
-    session.must(session.cargo()?.args(["build", "--workspace", "--bins", "--features", FEATURES]))
+    session
+        .must(session.cargo()?.args(["build", "--workspace", "--bins", "--features", FEATURES]))
+        .context("if a query or a table has changed, `cargo dev prepare` renews the query cache")
 }
 
 /// Makes the development key unless there is one.
