@@ -37,7 +37,7 @@ pub const LEASE_CHANGES: &str = "waybill.relay.lease_changes";
 pub const WAKES: &str = "waybill.relay.wakes";
 /// Acknowledgements of a key that went backwards in `seq`. Must stay 0.
 pub const INVERSIONS: &str = "waybill.relay.inversions";
-/// Rows that committed behind the cursor and were found there.
+/// Rows found behind a cursor: they committed late, or their topic had been left out for a while.
 pub const LATE: &str = "waybill.relay.late_commits";
 /// Acknowledged rows that were marked or gone already: another relay sent them too.
 pub const DOUBLE: &str = "waybill.relay.double_marks";

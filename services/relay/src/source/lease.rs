@@ -62,6 +62,11 @@ impl Leases {
         self.held.iter().map(|(bucket, lease)| (*bucket, lease.epoch)).collect()
     }
 
+    /// Number of owned buckets.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
     /// Takes in a round.
     pub(crate) fn renew(&mut self, round: &Round) -> Change {
         // Rule: the lease ends, for its owner, 2 s before its time to live counted from its own clock just before

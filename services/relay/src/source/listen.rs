@@ -17,24 +17,29 @@ pub(crate) async fn listen(options: PgConnectOptions, bell: Arc<Notify>, source:
     let options = options.application_name("waybill-relay-listen");
     let mut healthy = true;
     loop {
-        if let Err(error) = listen_once(&options, &bell).await
+        if let Err(error) = listen_once(&options, &bell, &mut healthy).await
             && std::mem::take(&mut healthy)
         {
-            tracing::warn!(source, error = %error, "no hints from the writers; polling covers");
+            tracing::warn!(source, %error, "no hints from the writers; polling covers");
         }
         sleep(PAUSE).await;
-        healthy = true;
     }
 }
 
-async fn listen_once(options: &PgConnectOptions, bell: &Notify) -> Result<(), sqlx::Error> {
+async fn listen_once(
+    options: &PgConnectOptions,
+    bell: &Notify,
+    healthy: &mut bool,
+) -> Result<(), sqlx::Error> {
     let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(CHANNEL).await?;
+    *healthy = true;
     loop {
+        // First after every connect: what was rung before is lost.
+        bell.notify_one();
         // `None`: the connection was lost, and with it perhaps a notification. The fetch that follows reads from
         // the start, so nothing is missed.
         listener.try_recv().await?;
-        bell.notify_one();
     }
 }

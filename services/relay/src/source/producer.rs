@@ -31,7 +31,12 @@ pub(crate) enum Report {
         error: Option<RDKafkaErrorCode>,
     },
     /// An error of the client as a whole.
-    Client(RDKafkaErrorCode),
+    Client {
+        /// Number of the producer.
+        generation: u64,
+        /// The error.
+        code: RDKafkaErrorCode,
+    },
 }
 
 /// Rides along with a record.
@@ -59,7 +64,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "client error");
         if let Some(code) = error.rdkafka_error_code() {
-            drop(self.reports.send(Report::Client(code)));
+            drop(self.reports.send(Report::Client { generation: self.generation, code }));
         }
     }
 }

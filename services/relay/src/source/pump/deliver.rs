@@ -56,7 +56,8 @@ impl Pump {
                 Ok(())
             }
             Report::Delivered { id, error: Some(code), .. } => self.on_failed(id, code),
-            Report::Client(code) => {
+            Report::Client { generation, .. } if generation != self.producers.generation() => Ok(()),
+            Report::Client { code, .. } => {
                 if classify(code) == Failure::Producer || self.producers.is_fatal() {
                     tracing::warn!(source = self.ce_source, %code, "producer is lost and made anew");
                     return self.rebuild();
@@ -113,7 +114,8 @@ impl Pump {
     fn on_refused(&mut self, id: RowId, code: RDKafkaErrorCode) -> Option<Flight> {
         let flight = self.window.suspect(id)?;
         if !flight.alone {
-            tracing::info!(source = self.ce_source, seq = id.seq, %code, "row was refused and is tried alone");
+            // At debug: a batch that is too large names every record in it.
+            tracing::debug!(source = self.ce_source, seq = id.seq, %code, "row was refused and is tried alone");
             return Some(flight);
         }
         self.window.block(&flight.key);
@@ -128,10 +130,8 @@ impl Pump {
     }
 
     pub(super) fn on_buried(&mut self, id: RowId, key: &Arc<Key>, result: Result<(), store::Error>) {
-        if let Err(error) = &result {
-            // Read again, it goes alone again, and is buried again.
-            self.database_failed("bury", error);
-        }
+        // After a failure it is read again, goes alone again, and is buried again.
+        self.note("bury", result.as_ref().err());
         self.window.buried(id, key, result.is_ok());
     }
 
@@ -188,13 +188,13 @@ impl Pump {
 
     pub(super) fn on_marked(&mut self, ids: Vec<RowId>, result: Result<u64, store::Error>) {
         self.running.mark = false;
+        self.note("mark", result.as_ref().err());
         match result {
             Ok(rows) => {
                 self.setup.stats.double_marks.fetch_add((ids.len() as u64).saturating_sub(rows), Relaxed);
                 self.window.marked(&ids);
             }
-            Err(error) => {
-                self.database_failed("mark", &error);
+            Err(_) => {
                 let now = Instant::now();
                 self.marks.put_back(ids, now, now + RETRY);
             }

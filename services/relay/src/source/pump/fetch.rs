@@ -35,6 +35,7 @@ impl Pump {
         // A dead partition fills its own buckets, and no more.
         let (rows, bytes) = (tuning.relay_in_flight_rows as usize / 8, tuning.in_flight_bytes() / 8);
         let mut buckets = self.leases.serving(now);
+        let serving = buckets.len();
         buckets.retain(|bucket| {
             let held = self.window.held_by(*bucket);
             held.rows < rows && held.bytes < bytes
@@ -44,6 +45,7 @@ impl Pump {
             return;
         }
         let mut without = self.window.heavy_topics(self.topic_limit());
+        self.pace.crowded = buckets.len() < serving || !without.is_empty();
         without.extend(self.paused.keys().cloned());
         let pages = self.cursors.plan(&buckets, i64::from(tuning.relay_batch));
         let (number, store) = (self.window.begin_fetch(), self.store.clone());
@@ -57,13 +59,10 @@ impl Pump {
     pub(super) fn on_fetched(&mut self, number: u64, pages: &[Page], result: Result<Fetched, store::Error>) {
         self.running.fetch = false;
         let now = Instant::now();
-        let mut fetched = match result {
-            Ok(fetched) => fetched,
-            Err(error) => {
-                self.database_failed("fetch", &error);
-                self.pace.fetch = now + RETRY;
-                return;
-            }
+        self.note("fetch", result.as_ref().err());
+        let Ok(mut fetched) = result else {
+            self.pace.fetch = now + RETRY;
+            return;
         };
         let mut catch = Catch::default();
         let most = i64::from(self.setup.tuning.relay_batch);
@@ -85,11 +84,9 @@ impl Pump {
     }
 
     pub(super) fn on_held(&mut self, result: Result<u64, store::Error>) {
-        match result {
-            Ok(rows) => drop(self.setup.stats.held.fetch_add(rows, Relaxed)),
-            // They are met again by the next fetch.
-            Err(error) => self.database_failed("hold", &error),
-        }
+        // After a failure they are met again by the next fetch.
+        self.note("hold", result.as_ref().err());
+        self.setup.stats.held.fetch_add(result.unwrap_or(0), Relaxed);
     }
 
     fn schedule(&mut self, catch: &Catch, now: Instant) {
@@ -103,7 +100,8 @@ impl Pump {
             wakes.fetch_add(1, Relaxed);
         }
         self.pace.wake = Wake::Poll;
-        self.pace.idle = catch.rows == 0 && !catch.more;
+        // What was left out for want of room is not known to be empty.
+        self.pace.idle = catch.rows == 0 && !catch.more && !self.pace.crowded;
         let idle = tuning.relay_poll_idle;
         self.pace.fetch = if catch.more && catch.rows > 0 {
             now

@@ -22,15 +22,11 @@ impl Pump {
     pub(super) fn on_round(&mut self, result: Result<Round, store::Error>) -> Result<(), Error> {
         self.running.round = false;
         let now = Instant::now();
-        let round = match result {
-            Ok(round) => round,
-            Err(error) => {
-                self.database_failed("lease", &error);
-                self.pace.round = now + RETRY.min(self.setup.tuning.relay_lease_renew);
-                return Ok(());
-            }
+        self.note("lease", result.as_ref().err());
+        let Ok(round) = result else {
+            self.pace.round = now + RETRY.min(self.setup.tuning.relay_lease_renew);
+            return Ok(());
         };
-        self.database_answered();
         let change = self.leases.renew(&round);
         let changes = change.gained.len() + change.lost.len();
         if changes > 0 {
@@ -106,13 +102,11 @@ impl Pump {
 
     pub(super) fn on_released(&mut self, buckets: &[i16], result: Result<(), store::Error>) {
         self.running.release = false;
-        match result {
-            Ok(()) => {
-                self.leases.released(buckets);
-                self.setup.stats.lease_changes.fetch_add(buckets.len() as u64, Relaxed);
-                tracing::info!(source = self.ce_source, buckets = buckets.len(), "buckets handed over");
-            }
-            Err(error) => self.database_failed("release", &error),
+        self.note("release", result.as_ref().err());
+        if result.is_ok() {
+            self.leases.released(buckets);
+            self.setup.stats.lease_changes.fetch_add(buckets.len() as u64, Relaxed);
+            tracing::info!(source = self.ce_source, buckets = buckets.len(), "buckets handed over");
         }
     }
 }

@@ -117,6 +117,8 @@ struct Pace {
     purge_after: i64,
     /// The last fetch brought nothing: the next one reads from the start.
     idle: bool,
+    /// The last fetch left something out for want of room.
+    crowded: bool,
     wake: Wake,
 }
 
@@ -175,6 +177,7 @@ impl Pump {
                 purge: now,
                 purge_after: 0,
                 idle: true,
+                crowded: false,
                 wake: Wake::Poll,
             },
             watch: Watch::new(now),

@@ -1,5 +1,6 @@
 //! Health and figures of a source, and the purge of old rows.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -13,11 +14,13 @@ use super::{ASK, Event, Pump};
 pub(super) struct Watch {
     /// When to ask the cluster; `None` while it is known to answer.
     ask: Option<Instant>,
+    /// Kinds of calls to the database whose last one failed.
+    failing: BTreeSet<&'static str>,
 }
 
 impl Watch {
     pub(super) fn new(now: Instant) -> Self {
-        Self { ask: Some(now) }
+        Self { ask: Some(now), failing: BTreeSet::new() }
     }
 
     pub(super) fn client_error(&mut self, code: RDKafkaErrorCode) {
@@ -28,15 +31,23 @@ impl Watch {
 }
 
 impl Pump {
-    pub(super) fn database_failed(&self, what: &'static str, error: &store::Error) {
-        if self.setup.databases.set(&self.setup.database.name, Some(error.to_string())) {
-            tracing::warn!(source = self.ce_source, what, %error, "database does not serve the relay");
+    /// One kind of call to the database ended: well, or with an error. Said once, until it changes.
+    pub(super) fn note(&mut self, what: &'static str, error: Option<&store::Error>) {
+        let (source, failing) = (&self.setup.database.name, &mut self.watch.failing);
+        if let Some(error) = error {
+            if failing.insert(what) {
+                tracing::warn!(source = self.ce_source, what, %error, "database does not serve the relay");
+            }
+            self.setup.databases.set(source, Some(format!("{what}: {error}")));
+            return;
         }
-    }
-
-    pub(super) fn database_answered(&self) {
-        if self.setup.databases.set(&self.setup.database.name, None) {
-            tracing::info!(source = self.ce_source, "database is connected");
+        failing.remove(what);
+        if what == "lease" {
+            // Some kinds are not tried again once a bucket is gone: the round speaks for the whole database.
+            failing.clear();
+        }
+        if failing.is_empty() && self.setup.databases.set(source, None) {
+            tracing::info!(source = self.ce_source, "database serves the relay");
         }
     }
 
@@ -76,16 +87,13 @@ impl Pump {
 
     pub(super) fn on_sampled(&mut self, result: Result<Sample, store::Error>) {
         self.running.sample = false;
+        self.note("sample", result.as_ref().err());
+        let Ok(sample) = result else { return };
         let stats = &self.setup.stats;
-        match result {
-            Ok(sample) => {
-                stats.unsent.store(sample.unsent, Relaxed);
-                stats.dead.store(sample.dead, Relaxed);
-                stats.blocked.store(sample.blocked, Relaxed);
-                stats.oldest_millis.store((sample.oldest * 1000.0) as u64, Relaxed);
-            }
-            Err(error) => self.database_failed("sample", &error),
-        }
+        stats.unsent.store(sample.unsent, Relaxed);
+        stats.dead.store(sample.dead, Relaxed);
+        stats.blocked.store(sample.blocked, Relaxed);
+        stats.oldest_millis.store((sample.oldest * 1000.0) as u64, Relaxed);
     }
 
     /// Purges in steps; the owner of bucket 0 does it for all.
@@ -102,16 +110,11 @@ impl Pump {
 
     pub(super) fn on_purged(&mut self, result: Result<Purged, store::Error>) {
         self.running.purge = false;
-        let next = match result {
-            Ok(purged) => {
-                self.setup.stats.purged.fetch_add(purged.rows.unsigned_abs(), Relaxed);
-                purged.next
-            }
-            Err(error) => {
-                self.database_failed("purge", &error);
-                None
-            }
-        };
+        self.note("purge", result.as_ref().err());
+        let next = result.ok().and_then(|purged| {
+            self.setup.stats.purged.fetch_add(purged.rows.unsigned_abs(), Relaxed);
+            purged.next
+        });
         self.pace.purge_after = next.unwrap_or(0);
         if next.is_none() {
             self.pace.purge = Instant::now() + self.setup.tuning.relay_purge_interval;
@@ -119,7 +122,7 @@ impl Pump {
     }
 
     pub(super) fn count(&self) {
-        let (stats, owned) = (&self.setup.stats, self.leases.held().len());
+        let (stats, owned) = (&self.setup.stats, self.leases.len());
         stats.in_flight.store(self.window.in_flight().rows as u64, Relaxed);
         stats.buckets.store(owned as u64, Relaxed);
         stats.owner.store(owned > 0, Relaxed);

@@ -214,6 +214,7 @@ impl Window {
             self.abandon(id);
         }
         self.drop_waiting();
+        self.suspects.clear();
     }
 
     /// Rows in flight.
