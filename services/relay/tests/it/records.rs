@@ -4,7 +4,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::{World, becomes, id_of};
+use waybill_service::telemetry;
 use waybill_testkit::Database;
+use waybill_testkit::otlp::Receiver;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_has_the_rows_bytes_its_headers_and_the_partition_of_its_bucket() {
@@ -87,4 +89,45 @@ async fn one_relay_publishes_two_databases_each_under_its_own_name() {
         sqlx::query_scalar!("select id from messaging.outbox").fetch_all(&points.pool).await.expect("rows");
     assert_eq!(ids, row);
     relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_of_a_sampled_trace_has_a_span_below_the_writers_and_no_other_has_one() {
+    let receiver = Receiver::start().await;
+    let config = telemetry::Config {
+        log_format: telemetry::LogFormat::Pretty,
+        rust_log: "off".to_owned(),
+        otel_exporter_otlp_endpoint: Some(receiver.endpoint.clone()),
+        otel_traces_sampler_arg: 1.0,
+    };
+    let telemetry = telemetry::init("waybill-relay", &config).expect("starts once");
+    let world = World::new(&["orders.v1"]).await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    for (parent, flags) in [("00f067aa0ba902b7", "01"), ("00f067aa0ba902b8", "00")] {
+        world.append("orders.v1", parent, b"x").await;
+        sqlx::query!(
+            "update messaging.outbox set traceparent = $1 where aggregateid = $2",
+            format!("00-{trace}-{parent}-{flags}"),
+            parent,
+        )
+        .execute(world.pool())
+        .await
+        .expect("sets the trace");
+    }
+    world.append("orders.v1", "no trace", b"x").await;
+    let relay = world.relay(&[]).await;
+    relay.wait_for(|s| &s.published, 3).await;
+    relay.stop().await;
+    telemetry.shutdown().await;
+
+    let topic = world.topics.name("orders.v1");
+    let spans = receiver.spans();
+    let sent: Vec<_> = spans.iter().filter(|span| span.name == format!("send {topic}")).collect();
+    assert_eq!(sent.len(), 1, "{spans:?}");
+    assert_eq!((sent[0].trace_id.as_str(), sent[0].parent_id.as_str()), (trace, "00f067aa0ba902b7"));
+    assert_eq!(sent[0].kind, 4, "producer");
+    let record =
+        world.topics.read("orders.v1").await.into_iter().find(|r| r.key_text() == "00f067aa0ba902b7");
+    let kept = record.expect("published");
+    assert_eq!(kept.header("traceparent"), Some(format!("00-{trace}-00f067aa0ba902b7-01").as_str()));
 }

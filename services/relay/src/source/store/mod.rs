@@ -32,12 +32,14 @@ const LAZY: u32 = 2;
 /// All statements of the relay go by an index, whatever the statistics say: between a backlog and an empty table
 /// they are always wrong. Measured with 100,000 unsent rows: the generic plan of a fetch read them all by bitmap
 /// and sorted them, 209 ms instead of 3 ms.
-pub const SESSION: [(&str, &str); 6] = [
+pub const SESSION: [(&str, &str); 8] = [
     ("statement_timeout", "5s"),
     ("lock_timeout", "2s"),
     ("idle_in_transaction_session_timeout", "10s"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
     // A penalty on sequential scans would else make every cost high enough to be compiled.
     ("jit", "off"),
 ];
