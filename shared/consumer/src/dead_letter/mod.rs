@@ -4,5 +4,6 @@ mod mask;
 mod producer;
 mod record;
 
+pub(crate) use mask::error_text;
 pub(crate) use producer::DeadLetters;
 pub use record::VALUE_BYTES;

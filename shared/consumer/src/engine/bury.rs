@@ -1,7 +1,7 @@
 //! Burying: the dead letter acknowledged, then the `dead` row. The caller moves the offset after both.
 
 use super::{Assignment, Engine, RETRY_MAX, Stopped};
-use crate::{backoff::Backoff, batch::Dead, metrics, store};
+use crate::{backoff::Backoff, batch::Dead, dead_letter::error_text, metrics, store};
 
 impl Engine {
     pub(super) async fn bury(&self, dead: Vec<Dead>, assignment: &Assignment) -> Result<(), Stopped> {
@@ -57,6 +57,7 @@ impl Engine {
     }
 }
 
+/// The one place that logs a final failure; never with content.
 fn log_dead(dead: &Dead, dead_letter_topic: &str) {
     tracing::error!(
         message_id = %dead.id,
@@ -64,7 +65,7 @@ fn log_dead(dead: &Dead, dead_letter_topic: &str) {
         partition = dead.record.partition,
         offset = dead.record.offset,
         code = dead.code,
-        error = dead.text,
+        error = error_text(&dead.text),
         dead_letter_topic,
         "message is dead-lettered"
     );

@@ -14,7 +14,7 @@ use crate::{
     Message,
     backoff::Backoff,
     batch::{Care, Round, Runner},
-    dead_letter::DeadLetters,
+    dead_letter::{DeadLetters, error_text},
     metrics,
     record::Record,
     settings::Settings,
@@ -139,12 +139,12 @@ fn obstacle<E: Event>(
 ) -> Option<Obstacle> {
     match round {
         Round::Blocked(failed) => {
-            log_blocked(pending.messages.first(), &failed.failure);
-            let error = format!("{:#}", failed.failure.error());
+            let error = error_text(&format!("{:#}", failed.failure.error()));
+            log_blocked(pending.messages.first(), &failed.failure.code(), &error);
             Some(Obstacle { reason: metrics::TRANSIENT, error })
         }
         Round::Fault(error) => {
-            let error = format!("{error:#}");
+            let error = error_text(&format!("{error:#}"));
             tracing::warn!(partition = ?assignment.state, error, "database failed; the batch is run again");
             Some(Obstacle { reason: metrics::DATABASE, error })
         }
@@ -155,7 +155,8 @@ fn obstacle<E: Event>(
     }
 }
 
-fn log_blocked<E>(message: Option<&Message<E>>, failure: &crate::Failure) {
+/// The one place that logs a transient failure; never with content.
+fn log_blocked<E>(message: Option<&Message<E>>, code: &str, error: &str) {
     if let Some(message) = message {
         tracing::warn!(
             message_id = %message.id,
@@ -163,8 +164,8 @@ fn log_blocked<E>(message: Option<&Message<E>>, failure: &crate::Failure) {
             partition = message.partition(),
             offset = message.offset(),
             attempts = message.attempt - 1,
-            code = failure.code(),
-            error = format!("{:#}", failure.error()),
+            code,
+            error,
             "message failed and is tried again"
         );
     }

@@ -138,6 +138,11 @@ impl Partition {
         &self.state
     }
 
+    /// No further batch; the one under way may end.
+    pub(super) fn stop(&self) {
+        self.stop.cancel();
+    }
+
     /// Lets the batch under way end, at most until `deadline`; then it is rolled back.
     pub(super) async fn end(mut self, deadline: Instant) {
         self.stop.cancel();

@@ -114,9 +114,8 @@ impl Member {
         if timeout(LAST_COMMIT, self.offsets.commit(&self.client)).await.is_err() {
             tracing::warn!(group = self.group, "last offset commit did not end in time");
         }
-        self.status.set_left(&self.group);
-        let Self { client, group, .. } = self;
-        client.context().close();
+        let (client, group) = (Arc::clone(&self.client), self.group.clone());
+        drop(self);
         // Dropping blocks until the group is left, and runs callbacks.
         let left = tokio::task::spawn_blocking(move || drop(client));
         match timeout(LEAVE, left).await {
@@ -131,6 +130,27 @@ impl Member {
 
     fn keys(&self, list: Vec<(String, i32)>) -> Vec<Key> {
         list.into_iter().map(|(topic, partition)| (topic.into(), partition)).collect()
+    }
+}
+
+/// Also when the loop was cancelled: the client's own drop must not wait for an answer that nobody gives.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.status.set_left(&self.group);
+        self.client.context().close();
+        while let Ok(rebalance) = self.rebalances.try_recv() {
+            if let Rebalance::Revoked(list) = rebalance {
+                let keys = self.keys(list);
+                self.revoked.extend(keys);
+            }
+        }
+        if !self.revoked.is_empty() {
+            self.give_up(self.revoked.iter().cloned().collect());
+        }
+        for partition in self.partitions.values() {
+            partition.stop();
+            self.status.remove(partition.state());
+        }
     }
 }
 

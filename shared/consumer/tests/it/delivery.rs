@@ -8,7 +8,7 @@ use rdkafka::{
 };
 use waybill_consumer::{GroupProtocol, Subscription};
 use waybill_event::{Event, OrderEvent};
-use waybill_testkit::Topics;
+use waybill_testkit::{Topics, eventually};
 
 use crate::support::{
     Batches, Effects, GROUP, Running, Source, database, each, effects, ids, inbox, order, orders, settings,
@@ -156,4 +156,23 @@ async fn a_missing_topic_is_waited_for() {
     Source::new(&topics).orders(0, &orders(3)).await;
     until_effects(&database.pool, 3).await;
     running.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_leaves_the_group_and_hangs_nobody() {
+    let (database, topics, handler) = (database().await, topics(2).await, Effects::default());
+    let (source, sent) = (Source::new(&topics), orders(2));
+    handler.on(sent[0].order_id, crate::support::Act::Transient);
+    source.orders(0, &sent).await;
+    let first = Running::start(&database.pool, settings(&topics), each(&handler));
+    eventually(async || first.status.blocked().pop().ok_or("not blocked")).await;
+    let status = first.status.clone();
+    first.abort().await;
+    assert!(status.ready().is_err());
+    assert_eq!(status.assigned(), 0);
+    handler.heal(sent[0].order_id);
+    let second = Running::start(&database.pool, settings(&topics), each(&handler));
+    until_committed(&topics, 0, 2).await;
+    assert_eq!(effects(&database.pool).await, ids(&sent));
+    second.stop().await;
 }

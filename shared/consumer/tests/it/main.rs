@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod building;
 mod dead_letters;
 mod delivery;
 mod harness;
+mod measured;
 mod pressure;
 mod rebalance;
 mod retries;

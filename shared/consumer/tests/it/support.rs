@@ -284,6 +284,12 @@ impl Running {
         eventually(async || self.status.ready()).await;
     }
 
+    /// Drops the run wherever it is.
+    pub(crate) async fn abort(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         self.task.await.unwrap().unwrap();
