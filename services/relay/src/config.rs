@@ -218,7 +218,7 @@ impl Tuning {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
 
@@ -263,6 +263,15 @@ mod tests {
         ] {
             let message = parse(args).expect_err(expected);
             assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_readme_lists_every_setting() {
+        let readme = include_str!("../README.md");
+        for argument in Cli::command().get_arguments() {
+            let Some(name) = argument.get_env().and_then(|name| name.to_str()) else { continue };
+            assert!(readme.contains(&format!("`{name}`")), "{name} is not in the README");
         }
     }
 }

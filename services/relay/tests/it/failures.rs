@@ -2,7 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use waybill_service::health::{ProbeConfig, probe};
+
+use waybill_testkit::Topics;
 
 use crate::support::{Relay, World, becomes};
 
@@ -85,6 +90,35 @@ async fn an_unknown_topic_pauses_alone_kills_nothing_and_goes_on_when_it_appears
     assert!(relay.stats[0].paused().is_empty());
     assert_eq!(world.count("dead_at is not null").await, 0);
     relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_deleted_pauses_and_goes_on_when_it_is_made_again() {
+    let world = World::new(&["orders.v1", "points.v1"]).await;
+    let relay = world.relay(&["--relay-topic-retry", "200ms"]).await;
+    world.write("orders.v1", 20, 5).await;
+    world.wait_for_count("sent_at is null", 0).await;
+
+    delete(&world.topics, "orders.v1").await;
+    world.write("orders.v1", 20, 5).await;
+    becomes(true, async || relay.stats[0].paused().contains_key(&world.topics.name("orders.v1"))).await;
+    world.write("points.v1", 20, 5).await;
+    world.wait_for_count("sent_at is not null", 200).await;
+
+    world.topics.add("orders.v1", 4, &[]).await;
+    world.wait_for_count("sent_at is null", 0).await;
+    assert_eq!(world.count("dead_at is not null or held_at is not null or attempts > 0").await, 0);
+    assert_eq!(relay.get(|s| &s.inversions), 0);
+    relay.stop().await;
+}
+
+async fn delete(topics: &Topics, name: &str) {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &topics.bootstrap);
+    let admin: AdminClient<DefaultClientContext> = config.create().expect("admin");
+    for deleted in admin.delete_topics(&[&topics.name(name)], &AdminOptions::new()).await.expect("answers") {
+        deleted.expect("deleted");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,8 @@ impl Pump {
         let deadline = Instant::now() + self.setup.tuning.relay_flush_timeout;
         let mut reports = Vec::with_capacity(REPORTS);
         self.turn(&mut reports)?;
-        while self.window.any_unsettled() && Instant::now() < deadline {
+        // A round under way may be taking leases: its answer names them, so that they can be released.
+        while (self.window.any_unsettled() || self.running.round) && Instant::now() < deadline {
             let due = self.due(Instant::now()).min(deadline);
             tokio::select! {
                 _ = self.reports.recv_many(&mut reports, REPORTS) => {}
