@@ -125,6 +125,8 @@ impl Settings {
             // Without both, one consumer prefetches 64 MB, and a smaller queue fetches in gaps of a second.
             .set("queued.max.messages.kbytes", "16384")
             .set("fetch.queue.backoff.ms", "20")
+            // A resumed partition joins the next fetch; the one under way must not wait long for the others.
+            .set("fetch.wait.max.ms", "100")
             .set("topic.metadata.refresh.interval.ms", "30000");
         match self.group_protocol {
             GroupProtocol::Classic => config

@@ -111,3 +111,38 @@ async fn a_batch_that_outlives_the_drain_is_rolled_back() {
     assert_eq!(effects(&database.pool).await, ids(&stuck));
     second.stop().await;
 }
+
+/// A pause must neither outlive its assignment nor be forgotten: with tiny buffers every partition is paused and
+/// resumed all the time while members come and go.
+#[tokio::test]
+async fn paused_partitions_change_hands_without_loss_or_standstill() {
+    let (database, topics, handler) = (database().await, topics(4).await, Effects::default());
+    let (source, mut expected) = (Source::new(&topics), Vec::new());
+    let start = || {
+        let mut settings = settings(&topics);
+        (settings.batch_size, settings.buffer_records) = (5, 10);
+        Running::start(&database.pool, settings, each(&handler))
+    };
+    let first = start();
+    first.ready().await;
+    for _ in 0..3 {
+        for partition in 0..4 {
+            let orders = orders(150);
+            expected.extend(ids(&orders));
+            source.orders(partition, &orders).await;
+        }
+        let second = start();
+        let shared = async || match (first.status.assigned(), second.status.assigned()) {
+            (2, 2) => Ok(()),
+            other => Err(other),
+        };
+        eventually(shared).await;
+        second.stop().await;
+    }
+    until_effects(&database.pool, expected.len()).await;
+    for partition in 0..4 {
+        until_committed(&topics, partition, 450).await;
+    }
+    first.stop().await;
+    assert_eq!(sorted(effects(&database.pool).await), sorted(expected));
+}

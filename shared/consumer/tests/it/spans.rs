@@ -1,6 +1,6 @@
 //! One trace from the request to the consumer: the handler runs inside a span of the message's own trace.
 
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 use opentelemetry::trace::{SpanKind, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
@@ -11,7 +11,8 @@ use waybill_event::{OrderEvent, TraceContext};
 
 use crate::support::{GROUP, database, order};
 
-const TRACES: [&str; 2] = ["4bf92f3577b34da6a3ce929d0e0e4736", "0af7651916cd43dd8448eb211c80319c"];
+const ALONE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const TOGETHER: [&str; 2] = ["0af7651916cd43dd8448eb211c80319c", "0af7651916cd43dd8448eb211c80319d"];
 const PARENT: &str = "00f067aa0ba902b7";
 
 /// Remembers the context that an outbox would store.
@@ -52,36 +53,42 @@ fn attribute(span: &SpanData, name: &str) -> Option<String> {
 struct Exported {
     provider: SdkTracerProvider,
     exporter: InMemorySpanExporter,
-    _default: tracing::subscriber::DefaultGuard,
 }
 
-impl Exported {
-    /// For this thread, which is the test's whole runtime.
-    fn start() -> Self {
-        let exporter = InMemorySpanExporter::default();
-        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
-        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-        let default = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
-        Self { provider, exporter, _default: default }
-    }
+/// For the whole process: a subscriber of one thread races with the other threads for the cached interest in a span.
+/// Tests tell their spans apart by trace ids of their own.
+static EXPORTED: LazyLock<Exported> = LazyLock::new(|| {
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
+    Exported { provider, exporter }
+});
 
+impl Exported {
     fn spans(&self) -> Vec<SpanData> {
         self.provider.force_flush().unwrap();
         let mut spans = self.exporter.get_finished_spans().unwrap();
         spans.retain(|span| span.name.starts_with("process "));
         spans
     }
+
+    fn of(&self, trace: &str) -> Vec<SpanData> {
+        let mut spans = self.spans();
+        spans.retain(|span| span.span_context.trace_id().to_string() == trace);
+        spans
+    }
 }
 
 #[tokio::test]
 async fn the_handler_runs_in_a_child_span_of_the_messages_own_trace() {
-    let (database, exported, seen) = (database().await, Exported::start(), Seen::default());
-    let messages = vec![message(TRACES[0])];
+    let (exported, database, seen) = (&*EXPORTED, database().await, Seen::default());
+    let messages = vec![message(ALONE)];
     let id = messages[0].id.to_string();
     Harness::new(database.pool.clone(), GROUP).deliver(&seen, messages).await.unwrap();
     let current = seen.0.lock().unwrap()[0].clone().unwrap();
-    assert_eq!(current.trace_id(), TRACES[0]);
-    let spans = exported.spans();
+    assert_eq!(current.trace_id(), ALONE);
+    let spans = exported.of(ALONE);
     let [span] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!((span.name.as_ref(), &span.span_kind), ("process orders.v1", &SpanKind::Consumer));
     assert_eq!(span.parent_span_id.to_string(), PARENT);
@@ -101,13 +108,14 @@ async fn the_handler_runs_in_a_child_span_of_the_messages_own_trace() {
 
 #[tokio::test]
 async fn a_batch_has_a_span_per_message_and_one_that_links_to_them() {
-    let (database, exported) = (database().await, Exported::start());
-    let messages = TRACES.into_iter().map(message).collect();
+    let (exported, database) = (&*EXPORTED, database().await);
+    let messages = TOGETHER.into_iter().map(message).collect();
     Harness::new(database.pool.clone(), GROUP).deliver_batch(&Seen::default(), messages).await.unwrap();
-    let spans = exported.spans();
-    let (batch, each): (Vec<_>, Vec<_>) =
-        spans.iter().partition(|span| attribute(span, "messaging.batch.message_count").is_some());
-    let traces: Vec<_> = each.iter().map(|span| span.span_context.trace_id().to_string()).collect();
-    assert!(TRACES.iter().all(|trace| traces.contains(&(*trace).to_owned())), "{traces:?}");
-    assert_eq!((batch.len(), each.len(), batch[0].links.links.len()), (1, 2, 2));
+    let each: Vec<_> = TOGETHER.iter().flat_map(|trace| exported.of(trace)).collect();
+    let linked: Vec<_> = each.iter().map(|span| span.span_context.span_id()).collect();
+    let links =
+        |span: &SpanData| span.links.iter().map(|link| link.span_context.span_id()).collect::<Vec<_>>();
+    let batch = exported.spans().into_iter().find(|span| links(span) == linked).unwrap();
+    assert_eq!(each.len(), 2);
+    assert_eq!(attribute(&batch, "messaging.batch.message_count").as_deref(), Some("2"));
 }
