@@ -84,3 +84,25 @@ async fn an_unknown_schema_is_waited_for_and_then_dead() {
     assert_eq!(dead[1].header("waybill-error-code"), Some("decode_unknown_schema"));
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_database_that_refuses_stops_consumption_and_costs_no_attempt() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let (sent, source) = (orders(3), Source::new(&topics));
+    let rename = |from: &'static str, to: &'static str| {
+        let statement = sqlx::AssertSqlSafe(format!("alter table messaging.{from} rename to {to}"));
+        sqlx::raw_sql(statement).execute(&database.pool)
+    };
+    rename("processed_message", "away").await.unwrap();
+    source.orders(0, &sent).await;
+    let running = Running::start(&database.pool, settings(&topics), each(&handler));
+    let blocked = eventually(async || running.status.blocked().pop().ok_or("not blocked")).await;
+    assert_eq!(blocked.reason, metrics::DATABASE);
+    assert_eq!(topics.committed(GROUP, "orders.v1", 0).await, None);
+    rename("away", "processed_message").await.unwrap();
+    until_committed(&topics, 0, 3).await;
+    assert_eq!(effects(&database.pool).await, ids(&sent));
+    assert!(sent.iter().all(|order| handler.calls(order.order_id) == 1));
+    assert!(topics.read(&crate::support::dead_letter_topic()).await.is_empty());
+    running.stop().await;
+}
