@@ -1,5 +1,6 @@
 //! Topics of one's own, behind a prefix, on the real broker.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -225,7 +226,8 @@ impl Topics {
         config
             .set("bootstrap.servers", &self.bootstrap)
             .set("group.id", "testkit")
-            .set("enable.auto.commit", "false");
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "20");
         config.create().expect("reader")
     }
 
@@ -261,22 +263,28 @@ fn patient() -> AdminOptions {
 fn read_all(reader: &BaseConsumer, topic: &str) -> Vec<Record> {
     const TIMEOUT: Duration = Duration::from_secs(20);
     let metadata = reader.fetch_metadata(Some(topic), TIMEOUT).expect("metadata");
-    let mut records = Vec::new();
+    let mut list = TopicPartitionList::new();
+    let mut ends = HashMap::new();
     for partition in metadata.topics()[0].partitions() {
         let (low, high) = reader.fetch_watermarks(topic, partition.id(), TIMEOUT).expect("watermarks");
-        if low == high {
-            continue;
-        }
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(topic, partition.id(), Offset::Offset(low)).expect("offset");
-        reader.assign(&list).expect("assigns");
-        let mut next = low;
-        while next < high {
-            let message = reader.poll(TIMEOUT).expect("the record is there").expect("the record can be read");
-            next = message.offset() + 1;
-            records.push(record(&message));
+        if low < high {
+            list.add_partition_offset(topic, partition.id(), Offset::Offset(low)).expect("offset");
+            ends.insert(partition.id(), high);
         }
     }
+    // All at once: an assignment for each partition would wait for a fetch each.
+    reader.assign(&list).expect("assigns");
+    let mut records = Vec::new();
+    while !ends.is_empty() {
+        let message = reader.poll(TIMEOUT).expect("the record is there").expect("the record can be read");
+        // A partition that has been read to its end may go on: what came after the first look is not "now".
+        let Some(end) = ends.get(&message.partition()) else { continue };
+        if message.offset() + 1 >= *end {
+            ends.remove(&message.partition());
+        }
+        records.push(record(&message));
+    }
+    records.sort_by_key(|record| (record.partition, record.offset));
     records
 }
 
