@@ -118,10 +118,11 @@ fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 8] {
             "select message_id::text from notification group by message_id having count(*) > 1",
         ),
         (
+            // Order is promised within a topic; what is told of points comes from another one.
             "notifications of an order go out in the order of its events",
             notifications,
             "select b.order_id::text from notification a join notification b on a.order_id = b.order_id and a.seq < b.seq
-             where a.sent_at > b.sent_at",
+             where a.sent_at > b.sent_at and (a.kind = 'earned') = (b.kind = 'earned')",
         ),
     ]
 }

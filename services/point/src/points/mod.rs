@@ -1,6 +1,6 @@
 //! The ledger: what orders do to their customers' points.
 //!
-//! [`apply`] is the only writer. [`Targets`] and [`ledger`] are pure: what a state asks for, and which entries lead
+//! [`apply()`] is the only writer. [`Targets`] and [`ledger`] are pure: what a state asks for, and which entries lead
 //! there.
 
 mod apply;
