@@ -52,11 +52,18 @@ impl System {
     /// # Panics
     /// When a part cannot be had; tests have no use for less.
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
+        Self::prepare_with(Topics::none(), settings).await
+    }
+
+    async fn prepare_with(topics: Topics, settings: &[(&str, &str)]) -> Self {
+        for topic in TOPICS {
+            topics.add(topic, waybill_testkit::topics::PARTITIONS, &[]).await;
+        }
         let system = Self {
             orders: Database::create(&[]).await,
             points: Database::create(&[]).await,
             notifications: Database::create(&[]).await,
-            topics: Topics::create(&TOPICS, waybill_testkit::topics::PARTITIONS).await,
+            topics,
             issuer: Issuer::new(),
             processes: HashMap::new(),
             addresses: SERVICES.into_iter().map(|s| (s, (free_address(), free_address()))).collect(),
@@ -76,7 +83,19 @@ impl System {
     /// # Panics
     /// When a service does not become ready.
     pub async fn start(settings: &[(&str, &str)]) -> Self {
-        let mut system = Self::prepare(settings).await;
+        Self::prepare(settings).await.up().await
+    }
+
+    /// Everything up and ready on a broker of the caller's.
+    ///
+    /// # Panics
+    /// When a service does not become ready.
+    pub async fn start_on(bootstrap: &str, settings: &[(&str, &str)]) -> Self {
+        Self::prepare_with(Topics::none_on(bootstrap), settings).await.up().await
+    }
+
+    async fn up(self) -> Self {
+        let mut system = self;
         for service in SERVICES {
             system.spawn(service, None);
         }

@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod broker;
 pub mod database;
 pub mod environment;
 pub mod jwt;
@@ -15,6 +16,7 @@ pub mod process;
 pub mod topics;
 mod wait;
 
+pub use broker::Broker;
 pub use database::Database;
 pub use topics::{Record, Topics};
 pub use wait::{PATIENCE, eventually};

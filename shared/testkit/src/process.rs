@@ -7,7 +7,7 @@ use std::process::Stdio;
 use tokio::process::{Child, Command};
 
 /// `cargo dev` finds by this variable whatever it started, also when the test binary itself was killed.
-const RUN: &str = "WAYBILL_DEV_RUN";
+pub(crate) const RUN: &str = "WAYBILL_DEV_RUN";
 
 /// A running binary; killed with this value.
 #[derive(Debug)]

@@ -64,8 +64,13 @@ impl Record {
 impl Topics {
     /// A prefix of one's own without any topic yet.
     pub fn none() -> Self {
+        Self::none_on(&environment().kafka_bootstrap)
+    }
+
+    /// The same on another broker.
+    pub fn none_on(bootstrap: &str) -> Self {
         let prefix = format!("t{}.", &Uuid::new_v4().simple().to_string()[..12]);
-        Self { prefix, bootstrap: environment().kafka_bootstrap.clone(), names: std::sync::Mutex::default() }
+        Self { prefix, bootstrap: bootstrap.into(), names: std::sync::Mutex::default() }
     }
 
     /// Topics of a running stack, to read and write; they are not deleted.
@@ -252,6 +257,14 @@ impl Drop for Topics {
         });
         drop(deleted.join());
     }
+}
+
+/// Whether a broker gives metadata.
+pub(crate) fn answers(bootstrap: &str) -> Result<(), String> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    let client: BaseConsumer = config.create().map_err(|e| e.to_string())?;
+    client.fetch_metadata(None, Duration::from_secs(2)).map(drop).map_err(|e| e.to_string())
 }
 
 fn patient() -> AdminOptions {
