@@ -1,6 +1,7 @@
 //! The whole of Waybill under test: the four real binaries on a real PostgreSQL and a real Kafka, a client of the
 //! order API, and the invariants that the tables must show after anything that happened.
 
+pub mod bench;
 pub mod chaos;
 pub mod client;
 pub mod invariants;
