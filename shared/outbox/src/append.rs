@@ -160,44 +160,57 @@ impl Outbox {
         locked: &Locked,
         events: &[E],
     ) -> Result<Vec<MessageId>, Error> {
-        let mut drafts = Vec::with_capacity(events.len());
-        for event in events {
-            let draft = self.draft(event)?;
-            if draft.aggregateid != locked.key() {
-                return Err(Error::OtherKey { held: locked.key().into(), key: draft.aggregateid });
-            }
-            drafts.push(draft);
-        }
-        write(tx, &drafts).await?;
-        Ok(drafts.iter().map(|draft| MessageId::from(draft.id)).collect())
+        let rows = events.iter().map(|event| Ok((locked, self.draft(event)?)));
+        append_many(tx, &rows.collect::<Result<Vec<_>, Error>>()?).await
     }
 }
 
-async fn write(tx: &mut PgConnection, drafts: &[Draft]) -> Result<(), sqlx::Error> {
-    let Some(first) = drafts.first() else { return Ok(()) };
-    let ids: Vec<Uuid> = drafts.iter().map(|d| d.id).collect();
-    let types: Vec<&str> = drafts.iter().map(|d| d.r#type.as_str()).collect();
-    let payloads: Vec<&[u8]> = drafts.iter().map(|d| d.payload.as_slice()).collect();
+/// Appends drafts of any keys, types and topics in one statement, each with the proof for its key; they keep the
+/// order given. For batches: hold all keys with [`lock_many`](crate::lock_many), change the state, then append once.
+/// A draft carries the trace of the span in which it was made.
+///
+/// # Errors
+/// See [`Error`]. Nothing is written when one of them is refused.
+pub async fn append_many(tx: &mut PgConnection, rows: &[(&Locked, Draft)]) -> Result<Vec<MessageId>, Error> {
+    for (locked, draft) in rows {
+        if draft.aggregateid != locked.key() {
+            return Err(Error::OtherKey { held: locked.key().into(), key: draft.aggregateid.clone() });
+        }
+    }
+    if !rows.is_empty() {
+        write(tx, rows).await?;
+    }
+    Ok(rows.iter().map(|(_, draft)| MessageId::from(draft.id)).collect())
+}
+
+async fn write(tx: &mut PgConnection, rows: &[(&Locked, Draft)]) -> Result<(), sqlx::Error> {
+    fn column<'a, T>(rows: &'a [(&Locked, Draft)], of: impl Fn(&'a Draft) -> T) -> Vec<T> {
+        rows.iter().map(|(_, draft)| of(draft)).collect()
+    }
     // The sorted subquery keeps the given order: a volatile function is evaluated row by row above it.
     sqlx::query!(
         r#"
-        select messaging.append(e.id, $4, $5, e.type, $6, e.payload, $7, $8, $9, $10) as "seq!"
+        select messaging.append(e.id, e.aggregatetype, e.aggregateid, e.type, e.topic, e.payload,
+                                e.traceparent, e.tracestate, e.headers, e.max_bytes) as "seq!"
         from (
-            select id, type, payload
-            from unnest($1::uuid[], $2::text[], $3::bytea[]) with ordinality as u (id, type, payload, place)
+            select id, aggregatetype, aggregateid, type, topic, payload, traceparent, tracestate, headers, max_bytes
+            from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
+                        $7::text[], $8::text[], $9::jsonb[], $10::integer[])
+                with ordinality as u (id, aggregatetype, aggregateid, type, topic, payload,
+                                      traceparent, tracestate, headers, max_bytes, place)
             order by place
         ) e
         "#,
-        &ids,
-        &types as &[&str],
-        &payloads as &[&[u8]],
-        first.aggregatetype,
-        first.aggregateid,
-        first.topic,
-        first.traceparent,
-        first.tracestate,
-        first.headers,
-        first.max_bytes,
+        &column(rows, |d| d.id),
+        &column(rows, |d| d.aggregatetype) as &[&str],
+        &column(rows, |d| d.aggregateid.as_str()) as &[&str],
+        &column(rows, |d| d.r#type.as_str()) as &[&str],
+        &column(rows, |d| d.topic.as_str()) as &[&str],
+        &column(rows, |d| d.payload.as_slice()) as &[&[u8]],
+        &column(rows, |d| d.traceparent.as_deref()) as &[Option<&str>],
+        &column(rows, |d| d.tracestate.as_deref()) as &[Option<&str>],
+        &column(rows, |d| d.headers.clone()) as &[Option<Value>],
+        &column(rows, |d| d.max_bytes),
     )
     .fetch_all(tx)
     .await?;

@@ -30,10 +30,10 @@ mod bucket;
 mod hint;
 mod locked;
 
-pub use append::{DEFAULT_MAX_BYTES, Draft, Error, Outbox};
+pub use append::{DEFAULT_MAX_BYTES, Draft, Error, Outbox, append_many};
 pub use bucket::{BUCKETS, bucket, partition};
 pub use hint::{CHANNEL, Hint};
-pub use locked::{Locked, inserted, lock, serialize, updated};
+pub use locked::{Locked, inserted, lock, lock_many, serialize, updated};
 
 /// The migrations of schema `messaging`'s outbox part, with a history table of their own
 /// (`messaging.outbox_migrations`), so that they run beside the migrations of the service itself.

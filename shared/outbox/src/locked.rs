@@ -10,7 +10,7 @@ use sqlx::{IntoArguments, PgConnection, Postgres};
 /// event is appended after it; then `seq` order is the state's order, and no reader needs a gate. Appended before
 /// the lock, two writers of one key can draw their `seq` in the opposite order of their states.
 ///
-/// Comes only from [`inserted`], [`updated`], [`lock`] and [`serialize`]. It must be used in the transaction that
+/// Comes only from [`inserted`], [`updated`], [`lock`], [`lock_many`] and [`serialize`]. It must be used in the transaction that
 /// made it: the lock ends with that transaction.
 #[derive(Debug)]
 pub struct Locked {
@@ -76,8 +76,36 @@ where
     Ok(row.map(|row| (row, Locked { key: key.into() })))
 }
 
+/// [`lock`] for a batch: one statement, and a proof for each row that it gives; `key` tells a row's key. Keys
+/// without a row are missing from the answer.
+///
+/// Rule: the statement sorts (`… order by id for update`). Rows are locked in that order, so two batches with keys
+/// in common wait for each other; unsorted, they can deadlock.
+///
+/// # Errors
+/// What the database answers.
+pub async fn lock_many<'q, T, F>(
+    tx: &mut PgConnection,
+    select_for_update: Map<'q, Postgres, F, PgArguments>,
+    key: impl Fn(&T) -> String,
+) -> Result<Vec<(T, Locked)>, sqlx::Error>
+where
+    F: FnMut(PgRow) -> Result<T, sqlx::Error> + Send,
+    T: Send + Unpin,
+{
+    let rows = select_for_update.fetch_all(tx).await?;
+    let proven = |row| {
+        let key = key(&row);
+        (row, Locked { key })
+    };
+    Ok(rows.into_iter().map(proven).collect())
+}
+
 /// Takes a transaction-scoped advisory lock on a key that has no row to lock. Call it *before* the state is read:
-/// what is read earlier may be older than what another writer of the key has appended since.
+/// what is read earlier may be older than what another writer of the key has appended since. For the same reason the
+/// transaction must be `read committed`: in stricter ones this very call fixes what later statements see.
+///
+/// Every writer of the key must take the key this way; it does not exclude those who lock a row.
 ///
 /// # Errors
 /// What the database answers.

@@ -1,5 +1,7 @@
 //! The outbox against a real PostgreSQL.
 
+mod batch;
+
 use sqlx::{Connection, PgConnection, Row};
 use uuid::Uuid;
 use waybill_event::order::{OrderEvent, OrderItem};
