@@ -43,6 +43,18 @@ pub(crate) enum Verb {
     },
     /// Run the tests against a PostgreSQL and a Kafka of their own.
     Test(Test),
+    /// Measure the release build: `bench latency`, `bench idle`, `bench outage`; `bench --help` has the rest.
+    Bench {
+        /// Arguments for the bench program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Torment the services at random: `chaos relay`, `chaos orders`, with `--seed` to have a run again.
+    Chaos {
+        /// Arguments for the chaos program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Print a bearer token for the APIs of the running stack, and nothing else, on stdout.
     Token(Token),
     /// Put sample customers, products and points into the running stack.
@@ -113,6 +125,8 @@ pub(crate) enum Suite {
     E2e,
     /// Processes killed at named points.
     Crash,
+    /// Random faults, in their short form.
+    Chaos,
 }
 
 #[derive(Debug, Args)]
@@ -187,6 +201,6 @@ mod tests {
     #[test]
     fn an_unknown_suite_is_refused_with_the_known_ones() {
         let error = Cli::try_parse_from(["dev", "test", "soak"]).unwrap_err().to_string();
-        assert!(error.contains("unit, it, e2e, crash"), "{error}");
+        assert!(error.contains("unit, it, e2e, crash, chaos"), "{error}");
     }
 }

@@ -12,6 +12,12 @@ pub(crate) fn binaries(session: &Session) -> Result<()> {
         .context("if a query or a table has changed, `cargo dev prepare` renews the query cache")
 }
 
+/// Builds every binary as it is released: without crash points.
+pub(crate) fn release(session: &Session) -> Result<()> {
+    ui::heading("Building (cargo build --release --workspace --bins)");
+    session.must(session.cargo()?.args(["build", "--release", "--workspace", "--bins"]))
+}
+
 /// Makes the development key unless there is one.
 pub(crate) fn key(session: &Session, workspace: &Workspace) -> Result<()> {
     let jwt = workspace.jwt();

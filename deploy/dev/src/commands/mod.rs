@@ -41,6 +41,8 @@ pub(crate) fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Status { json } => up::status(&workspace, json),
         Verb::Logs(args) => done(logs::run(&workspace, &args)),
         Verb::Demo { keep } => demo::demo(&workspace, keep),
+        Verb::Bench { args } => test::measure(&workspace, "bench", true, &args),
+        Verb::Chaos { args } => test::measure(&workspace, "chaos", false, &args),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Token(args) => token::token(&workspace, &args),
         Verb::Seed { args } => demo::seed(&workspace, &args),

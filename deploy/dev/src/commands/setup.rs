@@ -26,12 +26,13 @@ pub(crate) struct Need {
     postgres: bool,
     kafka: bool,
     jars: bool,
+    tests: bool,
 }
 
 impl Need {
     /// Compiling only.
     pub(crate) fn build() -> Self {
-        Self { psql: false, postgres: false, kafka: false, jars: false }
+        Self { psql: false, postgres: false, kafka: false, jars: false, tests: false }
     }
 
     /// What this much of the stack needs, given the environment and Docker.
@@ -39,7 +40,14 @@ impl Need {
         let plan = choose(&Given::read()?, || docker::usable(workspace))?;
         let kafka = plan.kafka == Source::Native && only != Only::Postgres;
         let postgres = plan.postgres == Source::Native;
-        Ok(Self { psql: true, postgres, kafka, jars: kafka && !kafka::has_jars(workspace) })
+        Ok(Self { psql: true, postgres, kafka, jars: kafka && !kafka::has_jars(workspace), tests: false })
+    }
+}
+
+impl Need {
+    /// The same, and what only tests use.
+    pub(crate) fn with_tests(self) -> Self {
+        Self { tests: true, ..self }
     }
 }
 
@@ -75,6 +83,18 @@ fn missing(need: Need) -> Vec<Missing> {
         (setpriv, "setpriv", &["util-linux"], false),
         (java, "Java 17 or newer (Kafka)", &["openjdk-17-jre-headless", "default-jre-headless"], false),
         (need.jars && !found("mvn"), "Maven (fetches Kafka's jars once)", &["maven"], false),
+        (
+            need.tests && !succeeds("python3", &["-c", "import ensurepip, venv"]),
+            "Python 3 with venv (tests read and write as other languages do)",
+            &["python3-venv"],
+            false,
+        ),
+        (
+            need.tests && !found("pgbouncer"),
+            "PgBouncer (tests put it before PostgreSQL)",
+            &["pgbouncer"],
+            false,
+        ),
         (need.kafka && !found("kcat"), "kcat (reads topics by hand)", &["kcat"], true),
     ];
     let is_missing = all.into_iter().filter(|(missing, ..)| *missing);
@@ -84,7 +104,8 @@ fn missing(need: Need) -> Vec<Missing> {
 /// The verb: says what was found, and installs or says how.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let session = Session::begin(&workspace.state(Space::Dev))?;
-    let result = Need::of(Only::All, workspace).and_then(|need| install(&session, missing(need)));
+    let result =
+        Need::of(Only::All, workspace).and_then(|need| install(&session, missing(need.with_tests())));
     session.end();
     result?;
     eprintln!("{} everything needed is there", ui::tick());

@@ -1,13 +1,14 @@
-//! `test`: cargo's tests against a PostgreSQL and a Kafka of their own.
+//! `test`, `bench` and `chaos`: cargo's tests, and programs of the tests crate, against a PostgreSQL and a Kafka of
+//! their own.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
 use super::{build, code, setup};
 use crate::{
     cli::{self, Only, Suite},
-    layout::{Space, Workspace},
+    layout::{Space, State, Workspace},
     run::session::Session,
     services::FEATURES,
     supervise::client::Supervisor,
@@ -27,8 +28,8 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
     let suite = args.suite;
     let only = if suite == Some(Suite::Unit) { None } else { Some(Only::Infra) };
     let need = only.map_or_else(|| Ok(setup::Need::build()), |only| setup::Need::of(only, workspace))?;
-    setup::ensure(session, need)?;
-    if matches!(suite, None | Some(Suite::E2e | Suite::Crash)) {
+    setup::ensure(session, need.with_tests())?;
+    if matches!(suite, None | Some(Suite::E2e | Suite::Crash | Suite::Chaos)) {
         // These tests start the services' binaries.
         build::binaries(session)?;
     }
@@ -38,14 +39,59 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
         ui::heading("Testing");
         return session.run(&mut cargo).map(code);
     };
-    let (mut supervisor, status) = Supervisor::start(session, &workspace.state(Space::Test), only)?;
+    beside_infra(session, &workspace.state(Space::Test), only, "Testing", &mut cargo)
+}
+
+/// `bench` and `chaos`: programs of the tests crate beside a PostgreSQL and a Kafka of their own.
+pub(crate) fn measure(
+    workspace: &Workspace,
+    program: &str,
+    release: bool,
+    args: &[String],
+) -> Result<ExitCode> {
+    // Tests' PostgreSQL does not wait for the disk; what is measured must.
+    let state = workspace.state(if release { Space::Dev } else { Space::Test });
+    let session = Session::begin(&state)?;
+    let result = measured(&session, &state, program, release, args);
+    session.end();
+    result
+}
+
+fn measured(
+    session: &Session,
+    state: &State,
+    program: &str,
+    release: bool,
+    args: &[String],
+) -> Result<ExitCode> {
+    let workspace = &state.workspace;
+    setup::ensure(session, setup::Need::of(Only::Infra, workspace)?)?;
+    if release {
+        build::release(session)?;
+    } else {
+        build::binaries(session)?;
+    }
+    let folder = workspace.binaries();
+    let folder = if release { folder.with_file_name("release") } else { folder };
+    let mut command = session.program(folder.join(program))?;
+    beside_infra(session, state, Only::Infra, program, command.args(args))
+}
+
+fn beside_infra(
+    session: &Session,
+    state: &State,
+    only: Only,
+    heading: &str,
+    command: &mut Command,
+) -> Result<ExitCode> {
+    let (mut supervisor, status) = Supervisor::start(session, state, only)?;
     let addresses = status
         .database
         .context("no database server")
         .and_then(|database| Ok((database.admin_url, status.kafka.context("no broker")?.bootstrap)));
     let result = addresses.and_then(|(url, bootstrap)| {
-        ui::heading("Testing");
-        session.run(cargo.env("DATABASE_URL", url).env("KAFKA_BOOTSTRAP", bootstrap)).map(code)
+        ui::heading(heading);
+        session.run(command.env("DATABASE_URL", url).env("KAFKA_BOOTSTRAP", bootstrap)).map(code)
     });
     supervisor.check()?;
     supervisor.stop();
@@ -76,6 +122,7 @@ fn selection(suite: Option<Suite>) -> &'static [&'static str] {
         // With --workspace, so that features resolve as in the build of the binaries.
         Some(Suite::E2e) => &["--workspace", "--test", "e2e"],
         Some(Suite::Crash) => &["--workspace", "--test", "crash"],
+        Some(Suite::Chaos) => &["--workspace", "--test", "chaos"],
     }
 }
 
