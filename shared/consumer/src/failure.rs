@@ -43,6 +43,11 @@ impl Failure {
         }
     }
 
+    /// The server refused a statement, and has aborted the transaction, or the connection is gone.
+    pub(crate) fn broke_transaction(&self) -> bool {
+        self.database().is_some_and(|error| error.as_database_error().is_some() || is_connection_lost(error))
+    }
+
     fn database(&self) -> Option<&sqlx::Error> {
         self.error().chain().find_map(|cause| cause.downcast_ref::<sqlx::Error>())
     }

@@ -41,11 +41,17 @@ pub trait BatchHandler: Send + Sync + 'static {
 
     /// Writes the effects of all messages, which are in offset order and hold no id twice.
     ///
-    /// When any outcome is not [`Outcome::Done`], the transaction is rolled back and the messages come again one by
-    /// one, so a failing message costs the others only time.
+    /// **A message whose outcome is not [`Outcome::Done`] must have left nothing in `tx`**: judge first, then write the
+    /// rest. The runtime cannot tell one message's writes from another's in a set-based statement, so it commits what
+    /// is there, takes back the inbox rows of the messages that failed, and dead-letters the permanent ones.
+    ///
+    /// Nothing passes a message that is retried: at the first [`Outcome::Transient`] the transaction is rolled back,
+    /// the messages before it are handed in again without it and commit, and then it is tried alone until it is
+    /// finished.
     ///
     /// # Errors
-    /// A failure of the whole call: the messages come again one by one and get their own verdicts.
+    /// A failure of the whole call: everything is undone, and the messages come again one by one, each in a
+    /// savepoint, to get their own verdicts.
     fn handle(
         &self,
         tx: &mut PgConnection,
@@ -58,7 +64,8 @@ pub trait BatchHandler: Send + Sync + 'static {
     }
 }
 
-/// What became of one message of a batch; one per message, in their order.
+/// What became of one message of a batch; one per message, in their order. All but [`Done`](Self::Done) say that the
+/// message has left nothing in the transaction.
 #[derive(Debug)]
 pub enum Outcome {
     /// The effect is written.
@@ -70,11 +77,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn into_result(self) -> Result<(), Failure> {
+    pub(crate) fn into_failure(self) -> Option<Failure> {
         match self {
-            Self::Done => Ok(()),
-            Self::Transient(error) => Err(Failure::Transient(error)),
-            Self::Permanent(error) => Err(Failure::Permanent(error)),
+            Self::Done => None,
+            Self::Transient(error) => Some(Failure::Transient(error)),
+            Self::Permanent(error) => Some(Failure::Permanent(error)),
         }
     }
 }

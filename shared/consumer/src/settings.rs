@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::Error;
+use crate::{Error, Horizon};
 
 /// Protocol between group members and broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,6 +50,8 @@ pub struct Settings {
     pub idle_in_transaction: Duration,
     /// How long an unknown schema counts as a deployment under way before the record is dead-lettered.
     pub schema_patience: Duration,
+    /// How long the inbox remembers; older messages are dead-lettered as `stale`. The purge must be given the same.
+    pub horizon: Horizon,
     /// How long a batch may go on after its partition was revoked or the consumer was stopped; then it is rolled
     /// back and handled again elsewhere.
     pub drain_timeout: Duration,
@@ -82,6 +84,7 @@ impl Settings {
             lock_timeout: Duration::from_secs(2),
             idle_in_transaction: Duration::from_secs(10),
             schema_patience: Duration::from_secs(120),
+            horizon: Horizon::default(),
             drain_timeout: Duration::from_secs(10),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
@@ -102,6 +105,9 @@ impl Settings {
         }
         if self.retry_min.is_zero() || self.retry_max < self.retry_min {
             return wrong("retry_min must not be 0 nor over retry_max");
+        }
+        if let Some(problem) = self.horizon.problem() {
+            return wrong(problem);
         }
         if self.drain_timeout * 2 > self.max_poll_interval {
             return wrong("drain_timeout must be at most half of max_poll_interval");

@@ -1,6 +1,10 @@
 //! All SQL of the inbox.
 
-use sqlx::{Connection, PgConnection, PgPool, PgTransaction, Postgres, pool::PoolConnection};
+use chrono::{DateTime, Utc};
+use sqlx::{
+    Connection, PgConnection, PgPool, PgTransaction, Postgres, pool::PoolConnection,
+    postgres::types::PgInterval,
+};
 use uuid::Uuid;
 
 use crate::settings::Settings;
@@ -40,25 +44,51 @@ impl Drop for Lease {
     }
 }
 
-/// Claims the ids for this transaction; returns those that no committed row stood against.
+/// A message that asks for its inbox row.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Candidate {
+    pub(crate) id: Uuid,
+    /// Time of the id; `None` for one without a time, and for a replay.
+    pub(crate) made: Option<DateTime<Utc>>,
+}
+
+/// Claims the ids for this transaction. Returns those that no committed row stood against, with `true` for a message
+/// that is older than `stale_after` and so was not claimed. The database's clock decides, because its rows are purged
+/// by it: a process whose clock is wrong must not take every message for stale.
 ///
 /// Sorted, so that two consumers with overlapping batches wait for each other in one direction only.
 pub(crate) async fn claim(
     tx: &mut PgConnection,
     group: &str,
-    mut ids: Vec<Uuid>,
-) -> Result<Vec<Uuid>, sqlx::Error> {
-    ids.sort_unstable();
-    sqlx::query_scalar!(
-        "insert into messaging.processed_message (consumer_group, message_id, outcome)
-         select $1, id, 'done' from unnest($2::uuid[]) as id
-         on conflict do nothing
-         returning message_id",
+    mut candidates: Vec<Candidate>,
+    stale_after: PgInterval,
+) -> Result<Vec<(Uuid, bool)>, sqlx::Error> {
+    candidates.sort_unstable();
+    let (ids, made): (Vec<_>, Vec<_>) = candidates.into_iter().map(|given| (given.id, given.made)).unzip();
+    let rows = sqlx::query!(
+        r#"with clock as materialized (
+             select messaging.now() - $4::interval as oldest
+         ), given as (
+             select g.id, coalesce(g.made < clock.oldest, false) as stale
+             from unnest($2::uuid[], $3::timestamptz[]) as g(id, made), clock
+         ), claimed as (
+             insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)
+             select $1, id, messaging.now(), 'done' from given where not stale
+             on conflict do nothing
+             returning message_id
+         )
+         select message_id as "id!", false as "stale!" from claimed
+         union all
+         select g.id, true from given g where g.stale and not exists (
+             select from messaging.processed_message p where p.consumer_group = $1 and p.message_id = g.id)"#,
         group,
         &ids,
+        &made as &[Option<DateTime<Utc>>],
+        stale_after,
     )
     .fetch_all(tx)
-    .await
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.stale)).collect())
 }
 
 /// Takes back the claim of messages whose effect is not in this transaction.
@@ -110,8 +140,8 @@ pub(crate) async fn already_dead(pool: &PgPool, group: &str, ids: &[Uuid]) -> Re
 pub(crate) async fn mark_dead(pool: &PgPool, group: &str, mut ids: Vec<Uuid>) -> Result<(), sqlx::Error> {
     ids.sort_unstable();
     sqlx::query!(
-        "insert into messaging.processed_message (consumer_group, message_id, outcome)
-         select $1, id, 'dead' from unnest($2::uuid[]) as id
+        "insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)
+         select $1, id, messaging.now(), 'dead' from unnest($2::uuid[]) as id
          on conflict do nothing",
         group,
         &ids,
@@ -119,4 +149,34 @@ pub(crate) async fn mark_dead(pool: &PgPool, group: &str, mut ids: Vec<Uuid>) ->
     .execute(pool)
     .await?;
     Ok(())
+}
+
+/// Deletes what is older than its horizon, at most `most` rows. Rows that another transaction holds are left for the
+/// next step.
+pub(crate) async fn purge(
+    pool: &PgPool,
+    done: PgInterval,
+    dead: PgInterval,
+    most: i64,
+) -> Result<u64, sqlx::Error> {
+    let purged = sqlx::query!(
+        "with clock as materialized (
+             select messaging.now() - $1::interval as done_before, messaging.now() - $2::interval as dead_before
+         ), old as materialized (
+             select p.consumer_group, p.message_id from messaging.processed_message p, clock
+             -- A replayed message is `done` and was `dead`: its dead letter can be replayed once more.
+             where p.processed_at < clock.done_before and p.outcome = 'done' and p.replay_id is null
+                or p.processed_at < clock.dead_before
+             limit $3
+             for update of p skip locked
+         )
+         delete from messaging.processed_message p using old
+         where p.consumer_group = old.consumer_group and p.message_id = old.message_id",
+        done,
+        dead,
+        most,
+    )
+    .execute(pool)
+    .await?;
+    Ok(purged.rows_affected())
 }

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tracing::{Instrument, Span};
 use waybill_event::{Event, TraceContext};
 
-use crate::{BatchHandler, Failure, Handler, Message, metrics::Metrics, span};
+use crate::{BatchHandler, Failure, Handler, Message, Outcome, metrics::Metrics, span};
 
 /// What surrounds a call.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,9 @@ pub(crate) struct Failed {
     pub(crate) traceparent: Option<String>,
 }
 
+/// One per message of a call that succeeded, in their order: `None` is done.
+pub(crate) type Verdicts = Vec<Option<Failed>>;
+
 impl Failed {
     pub(crate) fn new(failure: Failure) -> Self {
         Self { failure, traceparent: TraceContext::current().map(|context| context.traceparent) }
@@ -40,13 +43,13 @@ impl Failed {
 pub(crate) trait Work: Send + Sync {
     type Event: Event;
 
-    /// All messages, in order, without savepoints.
+    /// All messages, in order, without savepoints. A message with a verdict has left nothing in the transaction.
     fn all(
         &self,
         tx: &mut PgConnection,
         messages: &[Message<Self::Event>],
         around: Around<'_>,
-    ) -> impl Future<Output = Result<(), Stumble>> + Send;
+    ) -> impl Future<Output = Result<Verdicts, Stumble>> + Send;
 
     fn one(
         &self,
@@ -74,11 +77,11 @@ impl<H: Handler> Work for Each<'_, H> {
         tx: &mut PgConnection,
         messages: &[Message<H::Event>],
         around: Around<'_>,
-    ) -> Result<(), Stumble> {
+    ) -> Result<Verdicts, Stumble> {
         for message in messages {
             self.one(tx, message, around).await?;
         }
-        Ok(())
+        Ok(messages.iter().map(|_| None).collect())
     }
 
     async fn one(
@@ -104,17 +107,21 @@ impl<H: BatchHandler> Work for Whole<'_, H> {
         tx: &mut PgConnection,
         messages: &[Message<H::Event>],
         around: Around<'_>,
-    ) -> Result<(), Stumble> {
-        let [first, _, ..] = messages else {
-            return match messages.first() {
-                Some(only) => self.one(tx, only, around).await,
-                None => Ok(()),
-            };
-        };
-        // One span per message in its own trace, and one for the call that links to them.
+    ) -> Result<Verdicts, Stumble> {
+        let Some(first) = messages.first() else { return Ok(Vec::new()) };
+        // One span per message in its own trace, and one for a call of several that links to them.
         let each: Vec<Span> = messages.iter().map(|message| span::process(message, around.group)).collect();
-        let span = span::process_batch(first.topic(), around.group, &each);
-        call(self.judge(tx, messages), span, first.topic(), around).await
+        let span = match &each[..] {
+            [only] => only.clone(),
+            _ => span::process_batch(first.topic(), around.group, &each),
+        };
+        let outcomes = call(self.judge(tx, messages), span, first.topic(), around).await?;
+        let verdict = |(outcome, span): (Outcome, &Span)| {
+            let failure = outcome.into_failure()?;
+            span::failed(span, &failure);
+            Some(span.in_scope(|| Failed::new(failure)))
+        };
+        Ok(outcomes.into_iter().zip(&each).map(verdict).collect())
     }
 
     async fn one(
@@ -124,7 +131,11 @@ impl<H: BatchHandler> Work for Whole<'_, H> {
         around: Around<'_>,
     ) -> Result<(), Stumble> {
         let span = span::process(message, around.group);
-        call(self.judge(tx, std::slice::from_ref(message)), span, message.topic(), around).await
+        let alone = async {
+            let outcomes = self.judge(tx, std::slice::from_ref(message)).await?;
+            outcomes.into_iter().find_map(Outcome::into_failure).map_or(Ok(()), Err)
+        };
+        call(alone, span, message.topic(), around).await
     }
 
     fn committed(&self, messages: &[Message<H::Event>]) {
@@ -133,23 +144,27 @@ impl<H: BatchHandler> Work for Whole<'_, H> {
 }
 
 impl<H: BatchHandler> Whole<'_, H> {
-    async fn judge(&self, tx: &mut PgConnection, messages: &[Message<H::Event>]) -> Result<(), Failure> {
+    async fn judge(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<H::Event>],
+    ) -> Result<Vec<Outcome>, Failure> {
         let outcomes = self.0.handle(tx, messages).await?;
         if outcomes.len() != messages.len() {
             let (given, wanted) = (outcomes.len(), messages.len());
             // Which message has no verdict cannot be told; a fault of the handler, and visible as a stop.
             return Err(Failure::Transient(anyhow::anyhow!("{given} outcomes for {wanted} messages")));
         }
-        outcomes.into_iter().try_for_each(crate::Outcome::into_result)
+        Ok(outcomes)
     }
 }
 
-async fn call(
-    handling: impl Future<Output = Result<(), Failure>> + Send,
+async fn call<T>(
+    handling: impl Future<Output = Result<T, Failure>> + Send,
     span: Span,
     topic: &str,
     around: Around<'_>,
-) -> Result<(), Stumble> {
+) -> Result<T, Stumble> {
     let started = Instant::now();
     let inside = async {
         match AssertUnwindSafe(handling).catch_unwind().await {

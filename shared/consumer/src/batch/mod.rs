@@ -5,7 +5,7 @@
 
 mod transaction;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
@@ -25,6 +25,11 @@ const SAVEPOINTS: usize = 50;
 /// After a failure as many batches start with savepoints: failures come in runs, and a batch run twice costs more
 /// than its savepoints.
 const CAREFUL_BATCHES: u32 = 20;
+
+/// Class of what could not be decoded.
+pub(crate) const DECODE: &str = "decode";
+/// Class and code of a message beyond the horizon.
+pub(crate) const STALE: &str = "stale";
 
 /// Runs batches of one group.
 #[derive(Debug)]
@@ -47,6 +52,17 @@ enum Mode {
     Single,
 }
 
+impl Mode {
+    /// Messages in one transaction.
+    const fn limit(self) -> usize {
+        match self {
+            Self::Fast => usize::MAX,
+            Self::Savepoints => SAVEPOINTS,
+            Self::Single => 1,
+        }
+    }
+}
+
 /// How many batches are still to begin with savepoints; kept per partition.
 #[derive(Debug, Default)]
 pub(crate) struct Care(u32);
@@ -58,7 +74,7 @@ pub(crate) struct Dead {
     pub(crate) id: MessageId,
     pub(crate) attempt: u32,
     pub(crate) code: String,
-    /// `decode`, `permanent` or `panic`.
+    /// `decode`, `permanent`, `panic` or `stale`.
     pub(crate) class: &'static str,
     pub(crate) text: String,
     pub(crate) failed_at: DateTime<Utc>,
@@ -90,36 +106,51 @@ impl Runner {
         self.drop_copies(messages);
         let mut mode = if care.0 > 0 { Mode::Savepoints } else { Mode::Fast };
         care.0 = care.0.saturating_sub(1);
+        // What is being retried is tried alone: the rest would be handled only to be rolled back.
+        let retried = messages.first().is_some_and(|first| first.attempt > 1);
+        let mut most = if retried { 1 } else { usize::MAX };
+        let mut stopped: Option<Failed> = None;
         while !messages.is_empty() {
-            let result = match mode {
-                Mode::Fast => self.fast(work, messages).await.map(|()| None),
-                Mode::Savepoints => self.careful(work, messages, dead, SAVEPOINTS).await,
-                Mode::Single => self.careful(work, messages, dead, 1).await,
-            };
-            match result {
-                Ok(None) => continue,
+            match self.step(work, messages, dead, mode, most).await {
+                Ok(None) => match stopped.take() {
+                    Some(failed) => return self.blocked(messages, failed),
+                    None => most = usize::MAX,
+                },
                 Ok(Some(failed)) => {
                     care.0 = CAREFUL_BATCHES;
-                    if let Some(first) = messages.first_mut() {
-                        first.attempt += 1;
-                        self.metrics.count(metrics::RETRIED, first.topic(), &self.group, 1);
-                    }
-                    return Round::Blocked(failed);
+                    return self.blocked(messages, failed);
+                }
+                Err(Trouble::Stopped { before: 0, failed }) => return self.blocked(messages, failed),
+                Err(Trouble::Stopped { before, failed }) => {
+                    most = before;
+                    stopped = Some(failed);
                 }
                 Err(Trouble::Runtime(error)) => return Round::Fault(error),
-                Err(Trouble::Failed) => mode = Mode::Savepoints,
+                Err(Trouble::Failed) => {
+                    (mode, care.0) = (Mode::Savepoints, CAREFUL_BATCHES);
+                    (most, stopped) = (usize::MAX, None);
+                }
                 Err(Trouble::Nameless(reason)) => {
                     tracing::warn!(
                         group = self.group,
                         reason,
                         "batch is run again, one message a transaction"
                     );
-                    mode = Mode::Single;
+                    (mode, care.0) = (Mode::Single, CAREFUL_BATCHES);
+                    (most, stopped) = (usize::MAX, None);
                 }
             }
-            care.0 = CAREFUL_BATCHES;
         }
         Round::Clear
+    }
+
+    /// The first message left has failed for now.
+    fn blocked<E>(&self, messages: &mut [Message<E>], failed: Failed) -> Round {
+        if let Some(first) = messages.first_mut() {
+            first.attempt += 1;
+            self.metrics.count(metrics::RETRIED, first.topic(), &self.group, 1);
+        }
+        Round::Blocked(failed)
     }
 
     /// One id twice in a batch: the first copy speaks for both, whatever becomes of it.
@@ -131,23 +162,23 @@ impl Runner {
         }
     }
 
-    async fn fast<W: Work>(&self, work: &W, messages: &mut Vec<Message<W::Event>>) -> Result<(), Trouble> {
-        self.try_all(work, messages).await?;
-        self.finish(work, std::mem::take(messages));
-        Ok(())
-    }
-
-    /// One transaction over the first messages, each in a savepoint. Returns the failure that the first message left
-    /// in the list must wait for.
-    async fn careful<W: Work>(
+    /// One transaction over at most `most` of the first messages. Returns the failure that the first message left in
+    /// the list must wait for.
+    async fn step<W: Work>(
         &self,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
         dead: &mut Vec<Dead>,
-        limit: usize,
+        mode: Mode,
+        most: usize,
     ) -> Result<Option<Failed>, Trouble> {
-        let rest = messages.split_off(limit.min(messages.len()));
-        let chunk = self.try_each(work, messages, limit == 1).await;
+        let rest = messages.split_off(mode.limit().min(most).min(messages.len()));
+        let chunk = match mode {
+            Mode::Fast => self.try_all(work, messages, dead).await,
+            Mode::Savepoints | Mode::Single => {
+                self.try_each(work, messages, dead, mode == Mode::Single).await
+            }
+        };
         let Ok(Chunk { verdicts, blocked }) = chunk else {
             messages.extend(rest);
             return chunk.map(|chunk| chunk.blocked);
@@ -195,6 +226,21 @@ impl Dead {
             text: format!("{:#}", failed.failure.error()),
             failed_at: Utc::now(),
             traceparent: failed.traceparent,
+        }
+    }
+
+    /// Too old for its inbox row to be kept: it cannot be told any more whether it was handled.
+    fn stale<E>(message: &Message<E>, horizon: Duration) -> Self {
+        let days = horizon.as_secs() / 86_400;
+        Self {
+            record: Arc::clone(message.record()),
+            id: message.id,
+            attempt: message.attempt,
+            code: STALE.to_owned(),
+            class: STALE,
+            text: format!("older than the inbox remembers ({days} days, less one)"),
+            failed_at: Utc::now(),
+            traceparent: None,
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The two shapes of the transaction: all messages at once, or each in a savepoint.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::Runner;
+use super::{Dead, Runner};
 use crate::{
     Failure, Message,
     failure::{is_connection_lost, is_rollback},
     metrics,
-    store::{self, Lease},
-    work::{Failed, Stumble, Work},
+    store::{self, Candidate, Lease},
+    work::{Failed, Stumble, Verdicts, Work},
 };
 
 /// Why a transaction did not commit.
@@ -23,6 +23,8 @@ pub(super) enum Trouble {
     Nameless(String),
     /// The runtime's own statement, or the connection.
     Runtime(anyhow::Error),
+    /// This message of a batch handler must be tried again, after those before it are finished without it.
+    Stopped { before: usize, failed: Failed },
 }
 
 impl Trouble {
@@ -41,38 +43,42 @@ pub(super) struct Chunk {
 }
 
 impl Runner {
-    /// All messages in one transaction, no savepoint. Drops those that the inbox knows from the list.
+    /// All messages in one transaction, no savepoint. Drops those that need no handling from the list.
     pub(super) async fn try_all<W: Work>(
         &self,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-    ) -> Result<(), Trouble> {
+        dead: &mut Vec<Dead>,
+    ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages).await?;
-        match work.all(&mut tx, messages, self.around()).await {
-            Ok(()) => {}
-            Err(Stumble::Panicked(failed)) => {
-                return Err(Trouble::Nameless(failed.failure.error().to_string()));
-            }
-            Err(Stumble::Failed(Failed { failure, .. })) => {
-                if failure.lost_connection() {
-                    return Err(Trouble::Runtime(failure.into_error()));
-                }
-                if failure.names_no_message() {
-                    return Err(Trouble::Nameless(format!("{:#}", failure.error())));
-                }
+        self.claim(&mut tx, messages, dead).await?;
+        let judged = match work.all(&mut tx, messages, self.around()).await {
+            Ok(verdicts) => judged(verdicts),
+            Err(Stumble::Failed(failed)) => Err(of_call(failed)),
+            Err(Stumble::Panicked(failed)) => Err(Trouble::Nameless(failed.failure.error().to_string())),
+        };
+        let chunk = match judged {
+            Ok(chunk) => chunk,
+            Err(trouble @ (Trouble::Failed | Trouble::Stopped { .. })) => {
                 tx.rollback().await.map_err(Trouble::runtime)?;
                 lease.release();
-                return Err(Trouble::Failed);
+                return Err(trouble);
             }
+            // Dropping the lease closes the connection: its state is not known.
+            Err(trouble) => return Err(trouble),
+        };
+        let undone = undone(messages, &chunk);
+        if !undone.is_empty() {
+            // Also fails behind an error that the handler swallowed.
+            store::unclaim(&mut tx, &self.group, &undone).await.map_err(of_commit)?;
         }
         store::settle(&mut tx).await.map_err(of_commit)?;
         fail::fail_point!("consumer.before_commit");
         tx.commit().await.map_err(of_commit)?;
         lease.release();
         fail::fail_point!("consumer.after_commit");
-        Ok(())
+        Ok(chunk)
     }
 
     /// Each message in a savepoint. With `alone` there is one message, and whatever fails is its own.
@@ -80,11 +86,12 @@ impl Runner {
         &self,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
+        dead: &mut Vec<Dead>,
         alone: bool,
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages).await?;
+        self.claim(&mut tx, messages, dead).await?;
         let chunk = match self.each(&mut tx, work, messages).await {
             Ok(chunk) => chunk,
             // Dropping the lease closes the connection: its state is not known.
@@ -162,22 +169,76 @@ impl Runner {
     }
 
     /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so
-    /// the row it met is committed, and the message is finished whether or not this transaction commits.
-    async fn claim<E>(&self, tx: &mut PgConnection, messages: &mut Vec<Message<E>>) -> Result<(), Trouble> {
-        let ids = messages.iter().map(|message| message.id.as_uuid()).collect();
-        let claimed = match store::claim(tx, &self.group, ids).await {
-            Ok(claimed) => HashSet::<Uuid>::from_iter(claimed),
+    /// the row it met is committed, and the message is finished whether or not this transaction commits. A message
+    /// beyond the horizon is never handled, whatever becomes of the transaction: it is handed over as dead at once.
+    async fn claim<E>(
+        &self,
+        tx: &mut PgConnection,
+        messages: &mut Vec<Message<E>>,
+        dead: &mut Vec<Dead>,
+    ) -> Result<(), Trouble> {
+        let horizon = self.settings.horizon;
+        let candidates = messages.iter().map(|message| Candidate::of(message)).collect();
+        let claims = match store::claim(tx, &self.group, candidates, horizon.stale_after()).await {
+            Ok(claims) => HashMap::<Uuid, bool>::from_iter(claims),
             Err(error) if is_rollback(&error) && messages.len() > 1 => {
                 return Err(Trouble::Nameless(error.to_string()));
             }
             Err(error) => return Err(Trouble::runtime(error)),
         };
-        let before = messages.len();
+        let mut known = 0;
         let topic = messages.first().map(|message| message.topic().to_owned()).unwrap_or_default();
-        messages.retain(|message| claimed.contains(&message.id.as_uuid()));
-        self.metrics.count(metrics::DUPLICATE, &topic, &self.group, before - messages.len());
+        messages.retain(|message| match claims.get(&message.id.as_uuid()) {
+            Some(stale) => {
+                if *stale {
+                    dead.push(Dead::stale(message, horizon.done));
+                }
+                !stale
+            }
+            None => {
+                known += 1;
+                false
+            }
+        });
+        self.metrics.count(metrics::DUPLICATE, &topic, &self.group, known);
         Ok(())
     }
+}
+
+impl Candidate {
+    fn of<E>(message: &Message<E>) -> Self {
+        // A replay is protected by its own row, which is kept longer.
+        let replayed = message.headers().get(waybill_event::headers::REPLAY_ID).is_some();
+        let made = message.id.time().filter(|_| !replayed);
+        Self { id: message.id.as_uuid(), made }
+    }
+}
+
+/// What a batch handler's outcomes mean for the transaction.
+fn judged(verdicts: Verdicts) -> Result<Chunk, Trouble> {
+    let mut chunk = Chunk { verdicts: Vec::with_capacity(verdicts.len()), blocked: None };
+    for (before, verdict) in verdicts.into_iter().enumerate() {
+        match verdict {
+            // Whatever the handler made of it, nothing can be committed any more.
+            Some(failed) if failed.failure.broke_transaction() => return Err(of_call(failed)),
+            Some(failed) if matches!(failed.failure, Failure::Transient(_)) => {
+                return Err(Trouble::Stopped { before, failed });
+            }
+            verdict => chunk.verdicts.push(verdict.map(|failed| ("permanent", failed))),
+        }
+    }
+    Ok(chunk)
+}
+
+/// A call that failed as a whole.
+fn of_call(Failed { failure, .. }: Failed) -> Trouble {
+    if failure.lost_connection() {
+        return Trouble::Runtime(failure.into_error());
+    }
+    if failure.names_no_message() {
+        return Trouble::Nameless(format!("{:#}", failure.error()));
+    }
+    Trouble::Failed
 }
 
 /// Why the loop over the messages ended early.

@@ -1,4 +1,4 @@
-//! The producer of dead letters: idempotent, all replicas, one record at a time per partition, acknowledged.
+//! The producer of dead letters: idempotent, all replicas, each awaited to its acknowledgement.
 
 use std::time::Duration;
 

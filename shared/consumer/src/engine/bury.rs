@@ -1,7 +1,18 @@
 //! Burying: the dead letter acknowledged, then the `dead` row. The caller moves the offset after both.
 
+use futures::{StreamExt, stream};
+
 use super::{Assignment, Engine, RETRY_MAX, Stopped};
-use crate::{backoff::Backoff, batch::Dead, dead_letter::error_text, metrics, store};
+use crate::{
+    backoff::Backoff,
+    batch::{DECODE, Dead},
+    dead_letter::error_text,
+    metrics, store,
+};
+
+/// Dead letters of a partition that wait for their acknowledgement together. They are enqueued in order; only a
+/// failed one may end up behind its successors.
+const IN_FLIGHT: usize = 64;
 
 impl Engine {
     pub(super) async fn bury(&self, dead: Vec<Dead>, assignment: &Assignment) -> Result<(), Stopped> {
@@ -10,19 +21,39 @@ impl Engine {
         }
         let ids: Vec<_> = dead.iter().map(|dead| dead.id.as_uuid()).collect();
         let (pool, group, topic) = (&self.runner.pool, self.runner.group.as_str(), &assignment.state.topic);
-        // A redelivery meets its own `dead` row: the record is in the topic already.
-        let known =
-            self.insist(assignment, metrics::DATABASE, || store::already_dead(pool, group, &ids)).await?;
-        let (dead_letter_topic, mut buried) = (&*assignment.dead_letter_topic, 0);
-        for dead in dead.iter().filter(|dead| !known.contains(&dead.id.as_uuid())) {
-            let publish = || self.dead_letters.publish(dead_letter_topic, group, dead);
-            self.insist(assignment, metrics::DEAD_LETTER, publish).await?;
-            log_dead(dead, dead_letter_topic);
-            buried += 1;
+        // A redelivery meets its own `dead` row: the record is in the topic already. What was handled has just been
+        // looked up by its claim.
+        let undecodable = dead.iter().filter(|dead| dead.class == DECODE).map(|dead| dead.id.as_uuid());
+        let undecodable: Vec<_> = undecodable.collect();
+        let look = || async {
+            if undecodable.is_empty() {
+                return Ok(Vec::new());
+            }
+            store::already_dead(pool, group, &undecodable).await
+        };
+        let known = self.insist(assignment, metrics::DATABASE, look).await?;
+        let mut publishing = Vec::with_capacity(dead.len());
+        for dead in &dead {
+            if !known.contains(&dead.id.as_uuid()) {
+                publishing.push(self.publish(dead, assignment));
+            }
+        }
+        let buried = publishing.len();
+        let mut publishing = stream::iter(publishing).buffered(IN_FLIGHT);
+        while let Some(published) = publishing.next().await {
+            published?;
         }
         self.insist(assignment, metrics::DATABASE, || store::mark_dead(pool, group, ids.clone())).await?;
         self.runner.metrics.count(metrics::DEAD, topic, group, buried);
         self.runner.metrics.count(metrics::DUPLICATE, topic, group, dead.len() - buried);
+        Ok(())
+    }
+
+    async fn publish(&self, dead: &Dead, assignment: &Assignment) -> Result<(), Stopped> {
+        let topic = &*assignment.dead_letter_topic;
+        let publish = || self.dead_letters.publish(topic, &self.runner.group, dead);
+        self.insist(assignment, metrics::DEAD_LETTER, publish).await?;
+        log_dead(dead, topic);
         Ok(())
     }
 

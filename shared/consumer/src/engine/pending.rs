@@ -8,7 +8,7 @@ use waybill_event::Event;
 use super::Patience;
 use crate::{
     Message,
-    batch::Dead,
+    batch::{DECODE, Dead},
     record::{Record, Undecodable},
 };
 
@@ -97,7 +97,7 @@ impl Dead {
             id: record.id(),
             attempt: 1,
             code: error.code.to_owned(),
-            class: "decode",
+            class: DECODE,
             text: error.text,
             failed_at: Utc::now(),
             traceparent: None,

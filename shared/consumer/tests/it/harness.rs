@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use sqlx::{PgPool, Row};
 use tokio::sync::Semaphore;
-use waybill_consumer::{Message, harness::Harness};
+use waybill_consumer::{
+    Message,
+    harness::{Delivered, Harness},
+};
 use waybill_event::{MessageId, OrderEvent};
 use waybill_testkit::{Database, eventually};
 
@@ -15,23 +18,23 @@ const CONSTRAINT: &str = "insert into deferred values (1)";
 const SERIALIZATION: &str = "do $$ begin raise exception 'busy' using errcode = '40001'; end $$";
 const SYNTAX: &str = "select no_such_column";
 
-struct Scene {
-    database: Database,
-    harness: Harness,
-    handler: Effects,
-    orders: Vec<OrderEvent>,
-    ids: Vec<MessageId>,
+pub(crate) struct Scene {
+    pub(crate) database: Database,
+    pub(crate) harness: Harness,
+    pub(crate) handler: Effects,
+    pub(crate) orders: Vec<OrderEvent>,
+    pub(crate) ids: Vec<MessageId>,
 }
 
 impl Scene {
-    async fn new(count: usize) -> Self {
+    pub(crate) async fn new(count: usize) -> Self {
         let database = database().await;
         let harness = Harness::new(database.pool.clone(), GROUP);
         let ids = (0..count).map(|_| MessageId::new()).collect();
         Self { harness, handler: Effects::default(), orders: orders(count), ids, database }
     }
 
-    fn messages(&self) -> Vec<Message<OrderEvent>> {
+    pub(crate) fn messages(&self) -> Vec<Message<OrderEvent>> {
         self.orders
             .iter()
             .zip(&self.ids)
@@ -39,20 +42,35 @@ impl Scene {
             .collect()
     }
 
-    fn on(&self, index: usize, act: Act) {
+    pub(crate) fn on(&self, index: usize, act: Act) {
         self.handler.on(self.orders[index].order_id, act);
     }
 
-    async fn effects(&self) -> Vec<uuid::Uuid> {
+    pub(crate) async fn effects(&self) -> Vec<uuid::Uuid> {
         effects(&self.database.pool).await
     }
 
-    async fn inbox(&self) -> Vec<uuid::Uuid> {
+    pub(crate) async fn inbox(&self) -> Vec<uuid::Uuid> {
         sorted(inbox(&self.database.pool).await.into_keys().collect())
     }
 
+    pub(crate) async fn deliver(&self) -> Delivered {
+        self.harness.deliver(&self.handler, self.messages()).await.unwrap()
+    }
+
+    pub(crate) async fn deliver_batch(&self) -> Delivered {
+        let batches = Batches(self.handler.clone());
+        self.harness.deliver_batch(&batches, self.messages()).await.unwrap()
+    }
+
+    /// As [`only`](Self::only), whatever the order of the effects.
+    pub(crate) async fn only_sorted(&self, indexes: &[usize]) {
+        let orders = indexes.iter().map(|index| self.orders[*index].order_id).collect();
+        assert_eq!(sorted(self.effects().await), sorted(orders));
+    }
+
     /// Exactly these have an effect and an inbox row.
-    async fn only(&self, indexes: &[usize]) {
+    pub(crate) async fn only(&self, indexes: &[usize]) {
         let orders: Vec<_> = indexes.iter().map(|index| self.orders[*index].order_id).collect();
         let ids = indexes.iter().map(|index| self.ids[*index].as_uuid()).collect();
         assert_eq!(self.effects().await, orders);
@@ -179,27 +197,6 @@ async fn more_failing_messages_than_savepoints_fit_a_transaction() {
     assert_eq!(scene.effects().await.len(), 125);
     assert_eq!(scene.inbox().await.len(), 125);
     assert_eq!(scene.handler.committed(), delivered.done);
-}
-
-#[tokio::test]
-async fn a_batch_handlers_verdicts_are_followed_per_message() {
-    let scene = Scene::new(5).await;
-    scene.on(1, Act::Permanent);
-    scene.on(3, Act::Transient);
-    let batches = Batches(scene.handler.clone());
-    let delivered = scene.harness.deliver_batch(&batches, scene.messages()).await.unwrap();
-    assert_eq!(delivered.dead[0].0, scene.ids[1]);
-    assert_eq!(delivered.blocked.unwrap().0, scene.ids[3]);
-    scene.only(&[0, 2]).await;
-}
-
-#[tokio::test]
-async fn a_batch_handler_that_succeeds_is_called_once_for_all() {
-    let scene = Scene::new(5).await;
-    let batches = Batches(scene.handler.clone());
-    let delivered = scene.harness.deliver_batch(&batches, scene.messages()).await.unwrap();
-    assert_eq!(delivered.done, scene.ids);
-    scene.only(&[0, 1, 2, 3, 4]).await;
 }
 
 #[tokio::test]

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod batches;
 mod building;
 mod dead_letters;
 mod delivery;
 mod harness;
+mod horizon;
 mod measured;
 mod pressure;
 mod rebalance;

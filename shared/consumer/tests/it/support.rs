@@ -45,6 +45,8 @@ pub(crate) struct Effects {
     acts: Arc<Mutex<HashMap<Uuid, Act>>>,
     calls: Arc<Mutex<Vec<Uuid>>>,
     committed: Arc<Mutex<Vec<MessageId>>>,
+    /// Sizes of the calls of [`Batches`].
+    batches: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Effects {
@@ -63,6 +65,10 @@ impl Effects {
 
     pub(crate) fn committed(&self) -> Vec<MessageId> {
         self.committed.lock().unwrap().clone()
+    }
+
+    pub(crate) fn batches(&self) -> Vec<usize> {
+        self.batches.lock().unwrap().clone()
     }
 
     async fn act(&self, tx: &mut PgConnection, order: Uuid) -> Result<(), Failure> {
@@ -94,7 +100,7 @@ impl Handler for Effects {
 
     async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
         // Before the act, so that a failure leaves something to undo.
-        write(tx, std::slice::from_ref(message)).await?;
+        write(tx, &[message]).await?;
         self.act(tx, message.event.order_id).await
     }
 
@@ -115,15 +121,20 @@ impl BatchHandler for Batches {
         tx: &mut PgConnection,
         messages: &[Message<OrderEvent>],
     ) -> Result<Vec<Outcome>, Failure> {
-        write(tx, messages).await?;
-        let mut outcomes = Vec::new();
+        // Judges first: what is not done must have left nothing behind.
+        let (mut outcomes, mut done) = (Vec::new(), Vec::new());
         for message in messages {
             outcomes.push(match self.0.act(tx, message.event.order_id).await {
-                Ok(()) => Outcome::Done,
+                Ok(()) => {
+                    done.push(message);
+                    Outcome::Done
+                }
                 Err(Failure::Transient(error)) => Outcome::Transient(error),
                 Err(Failure::Permanent(error)) => Outcome::Permanent(error),
             });
         }
+        self.0.batches.lock().unwrap().push(messages.len());
+        write(tx, &done).await?;
         Ok(outcomes)
     }
 
@@ -132,7 +143,7 @@ impl BatchHandler for Batches {
     }
 }
 
-async fn write(tx: &mut PgConnection, messages: &[Message<OrderEvent>]) -> Result<(), sqlx::Error> {
+async fn write(tx: &mut PgConnection, messages: &[&Message<OrderEvent>]) -> Result<(), sqlx::Error> {
     let ids: Vec<Uuid> = messages.iter().map(|message| message.id.as_uuid()).collect();
     let orders: Vec<Uuid> = messages.iter().map(|message| message.event.order_id).collect();
     sqlx::query(
