@@ -25,6 +25,9 @@ pub const PARTITION_BLOCKED: &str = "waybill.consumer.partition_blocked";
 /// Gauge: 1 while a partition is paused because its buffer is full.
 pub const PARTITION_PAUSED: &str = "waybill.consumer.partition_paused";
 
+/// Gauge: bytes that wait in a partition's buffer.
+pub const BUFFER_BYTES: &str = "waybill.consumer.buffer.bytes";
+
 /// The handler's effect committed.
 pub const DONE: &str = "done";
 /// The inbox knew the message: skipped.
@@ -42,8 +45,11 @@ pub const DATABASE: &str = "database";
 pub const DEAD_LETTER: &str = "dead_letter";
 /// A schema is unknown; it may come with a deployment.
 pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
+/// The Kafka client delivers nothing although there is something to read, and nobody paused the partition. It is
+/// resumed, and stays reported until it moves.
+pub const STALLED: &str = "stalled";
 /// Every reason of [`PARTITION_BLOCKED`].
-pub const REASONS: [&str; 4] = [TRANSIENT, DATABASE, DEAD_LETTER, UNKNOWN_SCHEMA];
+pub const REASONS: [&str; 5] = [TRANSIENT, DATABASE, DEAD_LETTER, UNKNOWN_SCHEMA, STALLED];
 
 /// Bounds that the conventions give for `messaging.process.duration`.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -99,6 +105,9 @@ pub(crate) fn observe(status: &Status) {
     });
     gauge(&meter, PARTITION_PAUSED, "1", state.clone(), |partition| {
         vec![(f64::from(partition.paused.load(Ordering::Relaxed)), None)]
+    });
+    gauge(&meter, BUFFER_BYTES, "By", state.clone(), |partition| {
+        vec![(partition.buffer.bytes.load(Ordering::Relaxed) as f64, None)]
     });
     gauge(&meter, PARTITION_BLOCKED, "1", state, |partition| {
         // Every reason is always reported, so that an alarm falls back to 0 and does not go stale at 1.

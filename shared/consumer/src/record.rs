@@ -25,7 +25,11 @@ pub(crate) struct Record {
 pub(crate) enum RecordHeaders {
     Read(Headers),
     /// A name is not UTF-8. The client library panics on reading it, so the list is only carried on whole.
-    Opaque(OwnedHeaders),
+    Opaque {
+        whole: OwnedHeaders,
+        /// Of those that can be read, and a guess for the others.
+        bytes: usize,
+    },
 }
 
 /// Why a record never becomes a message.
@@ -55,7 +59,7 @@ impl Record {
         static NONE: LazyLock<Headers> = LazyLock::new(Headers::new);
         match &self.headers {
             RecordHeaders::Read(headers) => headers,
-            RecordHeaders::Opaque(_) => &NONE,
+            RecordHeaders::Opaque { .. } => &NONE,
         }
     }
 
@@ -69,14 +73,22 @@ impl Record {
         MessageId::identify(self.headers(), origin)
     }
 
-    /// Bytes held, for the bounds of the buffers; headers are estimated.
+    /// Bytes held, for the bounds of the buffers.
     pub(crate) fn size(&self) -> usize {
-        const OVERHEAD: usize = 512;
-        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len) + OVERHEAD
+        const RECORD: usize = 256;
+        let bytes = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+        let headers = match &self.headers {
+            RecordHeaders::Read(headers) => headers
+                .iter()
+                .map(|header| size_of::<Header>() + header.name.len() + bytes(&header.value))
+                .sum(),
+            RecordHeaders::Opaque { bytes, .. } => *bytes,
+        };
+        RECORD + bytes(&self.key) + bytes(&self.value) + headers
     }
 
     pub(crate) fn decode<E: Event>(self: &Arc<Self>) -> Result<Message<E>, Undecodable> {
-        if let RecordHeaders::Opaque(_) = self.headers {
+        if let RecordHeaders::Opaque { .. } = self.headers {
             let text = "a header name is not UTF-8".to_owned();
             return Err(Undecodable { code: "header_name", text, unknown_schema: false });
         }
@@ -112,5 +124,18 @@ fn read_headers(headers: &rdkafka::message::BorrowedHeaders) -> RecordHeaders {
             .map(|header| Header { name: header.key.to_owned(), value: header.value.map(<[u8]>::to_vec) })
             .collect::<Headers>()
     }));
-    read.map_or_else(|_| RecordHeaders::Opaque(headers.detach()), RecordHeaders::Read)
+    read.map_or_else(
+        |_| RecordHeaders::Opaque { whole: headers.detach(), bytes: readable_bytes(headers) },
+        RecordHeaders::Read,
+    )
+}
+
+fn readable_bytes(headers: &rdkafka::message::BorrowedHeaders) -> usize {
+    const UNREADABLE: usize = 1 << 10;
+    let size = |index| {
+        let read = AssertUnwindSafe(|| headers.try_get(index));
+        let header = catch_unwind(read).ok().flatten();
+        header.map_or(UNREADABLE, |header| header.key.len() + header.value.map_or(0, <[u8]>::len))
+    };
+    (0..headers.count()).map(size).sum()
 }

@@ -59,6 +59,8 @@ pub struct Settings {
     pub retry_min: Duration,
     /// Largest delay of an in-place retry.
     pub retry_max: Duration,
+    /// How often the client is asked whether a partition stands still without reason.
+    pub watchdog_interval: Duration,
     /// Shortest time between two offset commits of a group.
     pub commit_interval: Duration,
     /// Local time limit of a dead letter's delivery; a failed one is sent again, without limit.
@@ -88,6 +90,7 @@ impl Settings {
             drain_timeout: Duration::from_secs(10),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
+            watchdog_interval: Duration::from_secs(10),
             commit_interval: Duration::from_millis(50),
             dead_letter_timeout: Duration::from_secs(10),
         }
@@ -133,7 +136,8 @@ impl Settings {
             .set("fetch.queue.backoff.ms", "20")
             // A resumed partition joins the next fetch; the one under way must not wait long for the others.
             .set("fetch.wait.max.ms", "100")
-            .set("topic.metadata.refresh.interval.ms", "30000");
+            .set("topic.metadata.refresh.interval.ms", "30000")
+            .set("statistics.interval.ms", millis(self.watchdog_interval));
         match self.group_protocol {
             GroupProtocol::Classic => config
                 .set("group.protocol", "classic")

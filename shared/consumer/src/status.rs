@@ -4,9 +4,11 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
 };
+
+use crate::metrics;
 
 /// Handle on the state of a [`Consumer`](crate::Consumer); cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +44,13 @@ pub struct Blocked {
     pub error: String,
 }
 
+/// What lies between the loop and a partition's worker.
+#[derive(Debug, Default)]
+pub(crate) struct Buffered {
+    pub(crate) records: AtomicUsize,
+    pub(crate) bytes: AtomicUsize,
+}
+
 /// State of one assigned partition, written by its worker.
 #[derive(Debug)]
 pub(crate) struct PartitionState {
@@ -49,6 +58,9 @@ pub(crate) struct PartitionState {
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) paused: AtomicBool,
+    /// Stands still in the client, with records to read and nobody who paused it.
+    pub(crate) stalled: AtomicBool,
+    pub(crate) buffer: Buffered,
     /// Record timestamp of the oldest message taken and not finished, milliseconds; 0 when there is none.
     oldest_ms: AtomicI64,
     blocked: Mutex<Option<(&'static str, String)>>,
@@ -61,6 +73,8 @@ impl PartitionState {
             topic: topic.to_owned(),
             partition,
             paused: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            buffer: Buffered::default(),
             oldest_ms: AtomicI64::new(0),
             blocked: Mutex::new(None),
         })
@@ -87,7 +101,11 @@ impl PartitionState {
     }
 
     pub(crate) fn blocked(&self) -> Option<Blocked> {
-        let (reason, error) = lock(&self.blocked).clone()?;
+        let stalled = || {
+            let text = "the client delivers nothing although there is something to read".to_owned();
+            self.stalled.load(Ordering::Relaxed).then_some((metrics::STALLED, text))
+        };
+        let (reason, error) = lock(&self.blocked).clone().or_else(stalled)?;
         let (group, topic, partition) = (self.group.clone(), self.topic.clone(), self.partition);
         Some(Blocked { group, topic, partition, reason, error })
     }
@@ -128,6 +146,16 @@ impl Status {
     #[must_use]
     pub fn paused(&self) -> usize {
         self.0.partitions().iter().filter(|partition| partition.paused.load(Ordering::Relaxed)).count()
+    }
+
+    /// Records and bytes that wait in the buffers, over all partitions.
+    #[must_use]
+    pub fn buffered(&self) -> (usize, usize) {
+        let partitions = self.0.partitions();
+        let sum = |read: fn(&Buffered) -> &AtomicUsize| {
+            partitions.iter().map(|partition| read(&partition.buffer).load(Ordering::Relaxed)).sum()
+        };
+        (sum(|buffer| &buffer.records), sum(|buffer| &buffer.bytes))
     }
 
     pub(crate) fn add_group(&self, group: &str) {

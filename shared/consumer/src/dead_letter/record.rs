@@ -42,9 +42,9 @@ impl Shape {
 /// Every header of the original in its order, then ours: the origin set once, the last failure replaced.
 pub(super) fn headers(dead: &Dead, group: &str, shape: Shape) -> OwnedHeaders {
     let original = match (&dead.record.headers, shape) {
-        (RecordHeaders::Opaque(_), Shape::Bare) => Headers::new(),
+        (RecordHeaders::Opaque { .. }, Shape::Bare) => Headers::new(),
         // Names that cannot be read cannot be compared either: the list goes on whole, and ours behind it.
-        (RecordHeaders::Opaque(whole), _) => {
+        (RecordHeaders::Opaque { whole, .. }, _) => {
             let mut ours = Headers::new();
             describe(&mut ours, dead, group, shape);
             return append(whole.clone(), &ours);

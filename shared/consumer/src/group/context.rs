@@ -6,11 +6,11 @@ use std::sync::{
 };
 
 use rdkafka::{
-    ClientContext, TopicPartitionList,
+    ClientContext, Statistics, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _, ConsumerContext},
     types::RDKafkaRespErr,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A rebalance that the loop has to follow; lists may be empty.
 #[derive(Debug)]
@@ -26,12 +26,17 @@ pub(super) enum Rebalance {
 pub(super) struct Context {
     group: String,
     rebalances: mpsc::UnboundedSender<Rebalance>,
+    statistics: watch::Sender<Option<Statistics>>,
     closing: Arc<AtomicBool>,
 }
 
 impl Context {
-    pub(super) fn new(group: String, rebalances: mpsc::UnboundedSender<Rebalance>) -> Self {
-        Self { group, rebalances, closing: Arc::default() }
+    pub(super) fn new(
+        group: String,
+        rebalances: mpsc::UnboundedSender<Rebalance>,
+        statistics: watch::Sender<Option<Statistics>>,
+    ) -> Self {
+        Self { group, rebalances, statistics, closing: Arc::default() }
     }
 
     /// From now on partitions are given up inside the callback: the client's drop polls until it is closed, and
@@ -41,7 +46,11 @@ impl Context {
     }
 }
 
-impl ClientContext for Context {}
+impl ClientContext for Context {
+    fn stats(&self, statistics: Statistics) {
+        self.statistics.send_replace(Some(statistics));
+    }
+}
 
 impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {

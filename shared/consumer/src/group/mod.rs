@@ -7,6 +7,7 @@ mod context;
 mod offsets;
 mod partition;
 mod rebalance;
+mod watchdog;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,17 +17,23 @@ use std::{
 
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use rdkafka::{
+    Statistics,
     consumer::{Consumer as _, StreamConsumer},
     error::{KafkaError, RDKafkaErrorCode},
     message::{BorrowedMessage, Message as _},
 };
-use tokio::{sync::mpsc, task::JoinHandle, time::MissedTickBehavior};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::MissedTickBehavior,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Error, engine::Engine, lane::Lane, record::Record, settings::Settings, status::Status};
 use context::{Context, Rebalance};
 use offsets::Offsets;
 use partition::{Partition, Report};
+use watchdog::Watchdog;
 
 /// Topic with prefix, partition. Kept in place of the client's own lists: one of those that outlives the consumer
 /// makes its drop hang for ever.
@@ -52,6 +59,8 @@ pub(crate) struct Member {
     status: Status,
     client: Arc<Client>,
     rebalances: mpsc::UnboundedReceiver<Rebalance>,
+    statistics: watch::Receiver<Option<Statistics>>,
+    watchdog: Watchdog,
     partitions: HashMap<Key, Partition>,
     /// Revoked partitions whose batches are ending.
     draining: FuturesUnordered<BoxFuture<'static, Vec<Key>>>,
@@ -76,9 +85,10 @@ impl Member {
     ) -> Result<Self, Error> {
         let refused = |source| Error::Client { name: group.clone(), source };
         let (rebalance, rebalances) = mpsc::unbounded_channel();
+        let (statistic, statistics) = watch::channel(None);
         let client: Client = settings
             .consumer(&group)
-            .create_with_context(Context::new(group.clone(), rebalance))
+            .create_with_context(Context::new(group.clone(), rebalance, statistic))
             .map_err(refused)?;
         let topics: Vec<&str> = routes.keys().map(String::as_str).collect();
         client.subscribe(&topics).map_err(refused)?;
@@ -91,6 +101,8 @@ impl Member {
             status,
             client: Arc::new(client),
             rebalances,
+            statistics,
+            watchdog: Watchdog::default(),
             partitions: HashMap::new(),
             draining: FuturesUnordered::new(),
             revoked: HashSet::new(),
@@ -124,6 +136,7 @@ impl Member {
                 Some(keys) = self.draining.next() => self.give_up(keys),
                 Some(report) = self.reports.recv() => self.heed(report)?,
                 _ = tick.tick() => self.tick(),
+                Ok(()) = self.statistics.changed() => self.watch(),
                 Some(received) = stream.next() => match received {
                     Ok(message) => self.dispatch(&message).await,
                     Err(error) => self.client_error(error)?,
@@ -172,6 +185,20 @@ impl Member {
         if !self.status.is_connected(&self.group) && self.probed.elapsed() > PROBE {
             self.probed = Instant::now();
             self.probe();
+        }
+    }
+
+    /// Looks for partitions that stand still in the client, and tries to move them. A resume that was not needed
+    /// only makes the client deliver again what the inbox knows.
+    fn watch(&mut self) {
+        let Some(statistics) = &*self.statistics.borrow_and_update() else { return };
+        let stalled = self.watchdog.look(statistics);
+        if !self.reachable {
+            return;
+        }
+        for ((topic, number), partition) in &self.partitions {
+            let stalled = stalled.iter().any(|(name, of)| **name == **topic && of == number);
+            partition.stalled(stalled, &self.client);
         }
     }
 

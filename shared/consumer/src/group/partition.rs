@@ -2,10 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -24,7 +21,7 @@ use crate::{
     lane::Lane,
     record::Record,
     settings::Settings,
-    status::PartitionState,
+    status::{Buffered, PartitionState},
     work::panic_text,
 };
 
@@ -45,25 +42,16 @@ pub(super) struct Partition {
     key: Key,
     state: Arc<PartitionState>,
     settings: Arc<Settings>,
-    buffer: Arc<Buffer>,
     records: mpsc::UnboundedSender<Record>,
     stop: CancellationToken,
     worker: JoinHandle<()>,
 }
 
-/// What lies between loop and worker. The channel itself has no bound, because a record that was received must be
-/// kept; the bound is the pause.
-#[derive(Debug, Default)]
-struct Buffer {
-    records: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Buffer {
-    fn over(&self, settings: &Settings, share: usize) -> bool {
-        self.records.load(Ordering::SeqCst) * share > settings.buffer_records
-            || self.bytes.load(Ordering::SeqCst) * share > settings.buffer_bytes
-    }
+/// The channel between loop and worker itself has no bound, because a record that was received must be kept; the bound
+/// is the pause.
+fn over(buffer: &Buffered, settings: &Settings, share: usize) -> bool {
+    buffer.records.load(Ordering::SeqCst) * share > settings.buffer_records
+        || buffer.bytes.load(Ordering::SeqCst) * share > settings.buffer_bytes
 }
 
 impl Partition {
@@ -75,14 +63,12 @@ impl Partition {
         report: mpsc::UnboundedSender<Report>,
     ) -> Self {
         let (records, receiver) = mpsc::unbounded_channel();
-        let buffer = Arc::new(Buffer::default());
         let settings = Arc::clone(&engine.runner.settings);
         let (state, stop) = (Arc::clone(&assignment.state), assignment.stop.clone());
         let mut intake = Intake {
             key: key.clone(),
             state: Arc::clone(&state),
             settings: Arc::clone(&settings),
-            buffer: Arc::clone(&buffer),
             records: receiver,
             report: report.clone(),
             stop: stop.clone(),
@@ -99,16 +85,16 @@ impl Partition {
                 let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));
             }
         });
-        Self { key, state, settings, buffer, records, stop, worker }
+        Self { key, state, settings, records, stop, worker }
     }
 
     /// Buffers a record; pauses the partition when the buffer is full.
     pub(super) fn push(&mut self, record: Record, client: &Client) {
-        self.buffer.records.fetch_add(1, Ordering::SeqCst);
-        self.buffer.bytes.fetch_add(record.size(), Ordering::SeqCst);
+        self.state.buffer.records.fetch_add(1, Ordering::SeqCst);
+        self.state.buffer.bytes.fetch_add(record.size(), Ordering::SeqCst);
         // A worker that is gone has been stopped, or has reported its panic.
         let _ = self.records.send(record);
-        if self.buffer.over(&self.settings, 1) && !self.state.paused.load(Ordering::SeqCst) {
+        if over(&self.state.buffer, &self.settings, 1) && !self.state.paused.load(Ordering::SeqCst) {
             if let Err(error) = client.pause(&self.list()) {
                 tracing::warn!(partition = ?self.state, %error, "cannot pause");
                 return;
@@ -121,16 +107,37 @@ impl Partition {
 
     /// Fetches again once the buffer is half empty.
     pub(super) fn resume(&mut self, client: &Client) {
-        if self.state.paused.load(Ordering::SeqCst) && !self.buffer.over(&self.settings, 2) {
+        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, 2) {
             self.resume_now(client);
         }
     }
 
     /// Whatever the buffer holds: a pause must not outlive the assignment.
+    pub(super) fn resume_paused(&self, client: &Client) {
+        if self.state.paused.load(Ordering::SeqCst) {
+            self.resume_now(client);
+        }
+    }
+
+    /// Also where no pause is known. The client then throws its prefetch away and fetches again from where it last
+    /// started: nothing is lost, but much may come twice.
     pub(super) fn resume_now(&self, client: &Client) {
+        // As the client's own races do: it forgets the resume and says nothing.
+        fail::fail_point!("consumer.resume_is_lost", |_| self.state.paused.store(false, Ordering::SeqCst));
         match client.resume(&self.list()) {
             Ok(()) => self.state.paused.store(false, Ordering::SeqCst),
             Err(error) => tracing::warn!(partition = ?self.state, %error, "cannot resume"),
+        }
+    }
+
+    /// Nobody holds it, and yet nothing comes although there is something to read.
+    pub(super) fn stalled(&self, seen: bool, client: &Client) {
+        let stalled = seen && !self.state.paused.load(Ordering::SeqCst);
+        if self.state.stalled.swap(stalled, Ordering::SeqCst) != stalled && stalled {
+            tracing::warn!(partition = ?self.state, "stands still without reason and is resumed");
+        }
+        if stalled {
+            self.resume_now(client);
         }
     }
 
@@ -172,7 +179,6 @@ struct Intake {
     key: Key,
     state: Arc<PartitionState>,
     settings: Arc<Settings>,
-    buffer: Arc<Buffer>,
     records: mpsc::UnboundedReceiver<Record>,
     report: mpsc::UnboundedSender<Report>,
     stop: CancellationToken,
@@ -201,9 +207,9 @@ impl Intake {
                 }
             };
         }
-        self.buffer.records.fetch_sub(batch.len(), Ordering::SeqCst);
-        self.buffer.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if self.state.paused.load(Ordering::SeqCst) && !self.buffer.over(&self.settings, 2) {
+        self.state.buffer.records.fetch_sub(batch.len(), Ordering::SeqCst);
+        self.state.buffer.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, 2) {
             let _ = self.report.send(Report::Drained(self.key.clone()));
         }
         Some(batch)

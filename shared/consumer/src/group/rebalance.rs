@@ -71,7 +71,7 @@ impl Member {
         let partitions = self.remove(&keys);
         self.revoked.extend(keys.iter().cloned());
         for partition in &partitions {
-            partition.resume_now(&self.client);
+            partition.resume_paused(&self.client);
         }
         let (client, offsets, status) =
             (Arc::clone(&self.client), Arc::clone(&self.offsets), self.status.clone());
