@@ -9,6 +9,7 @@ mod delivery;
 mod harness;
 mod horizon;
 mod measured;
+mod ownership;
 mod pressure;
 mod rebalance;
 mod retries;
