@@ -6,6 +6,7 @@ mod batches;
 mod building;
 mod dead_letters;
 mod delivery;
+mod examples;
 mod harness;
 mod horizon;
 mod measured;
