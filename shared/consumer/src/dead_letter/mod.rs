@@ -7,3 +7,5 @@ mod record;
 pub(crate) use mask::error_text;
 pub(crate) use producer::DeadLetters;
 pub use record::VALUE_BYTES;
+#[cfg(test)]
+pub(crate) use record::sizes_of;

@@ -120,6 +120,36 @@ fn append(to: OwnedHeaders, headers: &Headers) -> OwnedHeaders {
     })
 }
 
+/// Bytes of an undecodable record's dead letter in each shape, and whether every foreign header is in it as it was.
+#[cfg(test)]
+pub(crate) fn sizes_of(
+    record: &std::sync::Arc<crate::record::Record>,
+    error: crate::record::Undecodable,
+) -> [(usize, bool); 4] {
+    use rdkafka::message::Headers as _;
+    let dead = Dead {
+        record: std::sync::Arc::clone(record),
+        id: record.id(),
+        attempt: 1,
+        code: error.code.to_owned(),
+        class: crate::batch::DECODE,
+        text: error.text,
+        failed_at: chrono::Utc::now(),
+        traceparent: None,
+    };
+    [Shape::Full, Shape::ShortError, Shape::Pointer, Shape::Bare].map(|shape| {
+        let list = headers(&dead, "point", shape);
+        let value = record.value.as_ref().filter(|_| shape.has_value()).map_or(0, Vec::len);
+        let names = list.iter().map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+        let foreign = |name: &str| !name.to_ascii_lowercase().starts_with("waybill-");
+        let given = record.headers().iter().filter(|header| foreign(&header.name));
+        let given = given.map(|header| (header.name.as_str(), header.value.as_deref()));
+        let now = list.iter().filter(|header| foreign(header.key)).map(|header| (header.key, header.value));
+        let lead = given.eq(now);
+        (value + names.sum::<usize>(), lead)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -10,6 +10,8 @@ mod examples;
 mod harness;
 mod horizon;
 mod measured;
+mod noise;
+mod other_languages;
 mod ownership;
 mod pressure;
 mod rebalance;

@@ -139,3 +139,6 @@ fn readable_bytes(headers: &rdkafka::message::BorrowedHeaders) -> usize {
     };
     (0..headers.count()).map(size).sum()
 }
+
+#[cfg(test)]
+mod tests;
