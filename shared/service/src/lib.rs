@@ -12,8 +12,10 @@
 
 pub mod auth;
 pub mod crash;
+pub mod gate;
 pub mod health;
 pub mod http;
+pub mod jobs;
 pub mod kafka;
 pub mod metrics;
 pub mod postgres;

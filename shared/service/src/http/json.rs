@@ -1,16 +1,18 @@
 //! JSON bodies whose faults name the field.
 
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
 use serde::de::DeserializeOwned;
 
+use super::body::BodyTimeout;
 use super::error::ApiError;
 
 /// A request body of type `T`. Give `T` `#[serde(deny_unknown_fields)]`: an unknown field is refused by name.
 ///
-/// Refusals: 415 for another content type, 413 for a body over the limit, 400 `invalid-request` for what is not
+/// Refusals: 415 for another content type, 413 for a body over the limit, 408 for one that is not sent in time, 400 `invalid-request` for what is not
 /// JSON, 400 `validation-failed` with a JSON pointer for what does not fit `T`.
 #[derive(Debug, Clone, Copy)]
 pub struct Json<T>(pub T);
@@ -33,6 +35,7 @@ where
         let body =
             Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+                _ if is_timeout(&rejection) => too_slow(),
                 _ => ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", "the body cannot be read"),
             })?;
         parse(&body).map(Self)
@@ -41,7 +44,26 @@ where
 
 pub(crate) fn too_large() -> ApiError {
     let detail = format!("the body must not be larger than {} bytes", super::BODY_LIMIT);
+    // What is left of the body would be taken for the next request.
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "payload-too-large", detail)
+        .header(CONNECTION, HeaderValue::from_static("close"))
+}
+
+fn too_slow() -> ApiError {
+    let detail = "the body was not sent in time; nothing was done";
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", detail)
+        .header(CONNECTION, HeaderValue::from_static("close"))
+}
+
+fn is_timeout(rejection: &BytesRejection) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(rejection);
+    while let Some(error) = cause {
+        if error.is::<BodyTimeout>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {

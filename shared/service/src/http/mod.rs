@@ -1,21 +1,31 @@
-//! HTTP: the frame around every route, problems as answers, bodies as typed values.
+//! HTTP: the server and its limits, the frame around every route, problems as answers, bodies as typed values.
 
+mod body;
 mod error;
 mod frame;
+mod guard;
 mod json;
+mod limits;
+mod rate;
+mod server;
 
 use std::net::SocketAddr;
 
-use axum::Router;
 use clap::Args;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::ConfigError;
 
 pub use error::ApiError;
 pub use frame::{BODY_LIMIT, frame};
 pub use json::Json;
+pub use limits::{HEADER_LIMIT, Limits};
+pub use rate::{RateConfig, RateLimit};
+pub use server::{serve, serve_within};
+
+/// Connections that the kernel holds until they are accepted (at most `net.core.somaxconn`). With the usual 128, a burst
+/// of some hundred overflows it, and clients hold connections that the server has never seen.
+const BACKLOG: u32 = 4096;
 
 /// Where a service listens.
 #[derive(Debug, Clone, Args)]
@@ -34,17 +44,13 @@ pub struct Config {
 /// # Errors
 /// The address is taken, or not ours; the message names the setting.
 pub async fn bind(name: &'static str, address: SocketAddr) -> Result<TcpListener, ConfigError> {
-    TcpListener::bind(address).await.map_err(|e| ConfigError::invalid(name, format_args!("{address}: {e}")))
+    listen(address).map_err(|e| ConfigError::invalid(name, format_args!("{address}: {e}")))
 }
 
-/// Serves until `shutdown`, then lets the requests that run end. The caller bounds the time.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: CancellationToken,
-) -> std::io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As `TcpListener::bind` does: a restart must not wait for the old connections' last minutes.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
