@@ -137,7 +137,8 @@ impl Rig {
         let mut dice = dice(plan.seed);
         let started = Instant::now();
         while !writers.is_finished() || report.restarts == 0 || report.kills == 0 || report.stops == 0 {
-            sleep(between(&mut dice, 300, 1_500)).await;
+            // Long enough for leases to be taken: a relay that owns nothing cannot be hurt.
+            sleep(between(&mut dice, 500, 6_000)).await;
             let chosen = dice.random_range(0..self.relays.len());
             if report.restarts == 0 && started.elapsed() > plan.writing / 2 {
                 self.broker.kill();
@@ -182,7 +183,8 @@ impl Rig {
 /// Four writers with keys of their own; the value of a row is its version, so that `seq` order per key is known.
 async fn write(pool: PgPool, topic: String, plan: Plan) -> anyhow::Result<()> {
     const WRITERS: usize = 4;
-    const BATCH: usize = 100;
+    // Small and often, so that a relay is in the middle of something whenever it is killed.
+    const BATCH: usize = 10;
     let batches = (plan.rows / WRITERS / BATCH).max(1);
     let pause = plan.writing / u32::try_from(batches)?;
     let mut writers = tokio::task::JoinSet::new();
