@@ -73,6 +73,7 @@ impl App {
             let setup = Setup {
                 database,
                 kafka: kafka.clone(),
+                prefix: config.kafka.topic_prefix.clone(),
                 tuning: config.tuning.clone(),
                 instance: instance.clone(),
                 stats: figures.clone(),

@@ -9,7 +9,9 @@
 
 pub mod app;
 pub mod config;
+pub mod dead;
 pub mod metrics;
+pub mod republish;
 pub mod source;
 pub mod status;
 pub mod topics;

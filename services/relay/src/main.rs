@@ -1,7 +1,7 @@
 //! Command line of the relay.
 
 use clap::{Parser, Subcommand};
-use waybill_relay::{Config, Probe, config::Sources, status, topics};
+use waybill_relay::{Config, Probe, config::Sources, dead, republish, status, topics};
 use waybill_service::shutdown;
 
 /// Publishes transactional outboxes to Kafka.
@@ -22,6 +22,10 @@ enum Command {
     Healthcheck(Probe),
     /// Show what lies in the outboxes.
     Status(status::Config),
+    /// Rows that Kafka refused for good: show them, retry them, give them up.
+    Dead(dead::Config),
+    /// Send rows once more that were sent before, with the same ids.
+    Republish(Box<republish::Config>),
     /// Topics as code.
     Topics(topics::Config),
 }
@@ -33,6 +37,8 @@ async fn main() -> anyhow::Result<()> {
         Command::Migrate(sources) => waybill_relay::migrate(sources).await,
         Command::Healthcheck(probe) => waybill_relay::healthcheck(probe).await,
         Command::Status(config) => status::run(config).await,
+        Command::Dead(config) => dead::run(config).await,
+        Command::Republish(config) => republish::run(*config, shutdown::on_signal()?).await,
         Command::Topics(config) => topics::run(config).await,
     }
 }

@@ -25,8 +25,12 @@ pub const IN_FLIGHT: &str = "waybill.relay.in_flight";
 pub const DEAD: &str = "waybill.relay.dead";
 /// Keys behind a dead row.
 pub const BLOCKED: &str = "waybill.relay.blocked_keys";
-/// Rows put aside behind a dead row.
+/// Rows held behind dead ones, sampled; counting stops at 10,000.
 pub const HELD: &str = "waybill.relay.held";
+/// Age of the oldest row held behind a dead one, seconds.
+pub const OLDEST_HELD_AGE: &str = "waybill.relay.oldest_held.age";
+/// Unsent rows that a full scan found below a floor. Must stay 0.
+pub const BELOW_FLOOR: &str = "waybill.relay.below_floor";
 /// Topics that are unknown or not permitted.
 pub const PAUSED: &str = "waybill.relay.paused_topics";
 /// Buckets owned.
@@ -69,8 +73,8 @@ pub struct Stats {
     pub double_marks: AtomicU64,
     /// Producers replaced.
     pub rebuilds: AtomicU64,
-    /// Rows put aside behind a dead row.
-    pub held: AtomicU64,
+    /// Unsent rows found below a floor.
+    pub below_floor: AtomicU64,
     /// Rows purged.
     pub purged: AtomicU64,
     /// Unsent rows in the last sample.
@@ -79,6 +83,10 @@ pub struct Stats {
     pub dead: AtomicI64,
     /// Blocked keys in the last sample.
     pub blocked: AtomicI64,
+    /// Held rows in the last sample.
+    pub held: AtomicI64,
+    /// Age of the oldest held row in the last sample, milliseconds.
+    pub oldest_held_millis: AtomicU64,
     /// Age of the oldest unsent row in the last sample, milliseconds.
     pub oldest_millis: AtomicU64,
     /// Whether this instance owns buckets: only an owner reports samples.
@@ -96,7 +104,10 @@ pub struct Snapshot {
     oldest_unsent_seconds: f64,
     dead: i64,
     blocked_keys: i64,
+    held: i64,
+    oldest_held_seconds: f64,
     inversions: u64,
+    below_floor: u64,
     paused_topics: BTreeMap<String, String>,
 }
 
@@ -125,7 +136,10 @@ impl Stats {
             oldest_unsent_seconds: self.oldest_millis.load(Relaxed) as f64 / 1000.0,
             dead: self.dead.load(Relaxed),
             blocked_keys: self.blocked.load(Relaxed),
+            held: self.held.load(Relaxed),
+            oldest_held_seconds: self.oldest_held_millis.load(Relaxed) as f64 / 1000.0,
             inversions: self.inversions.load(Relaxed),
+            below_floor: self.below_floor.load(Relaxed),
             paused_topics: self.paused(),
         }
     }
@@ -169,7 +183,7 @@ pub fn observe(sources: &[(String, Arc<Stats>)]) {
     counter(&meter, &sources, LATE, |s| s.late_commits.load(Relaxed));
     counter(&meter, &sources, DOUBLE, |s| s.double_marks.load(Relaxed));
     counter(&meter, &sources, REBUILDS, |s| s.rebuilds.load(Relaxed));
-    counter(&meter, &sources, HELD, |s| s.held.load(Relaxed));
+    counter(&meter, &sources, BELOW_FLOOR, |s| s.below_floor.load(Relaxed));
     counter(&meter, &sources, PURGED, |s| s.purged.load(Relaxed));
     gauge(&meter, &sources, IN_FLIGHT, false, |s| s.in_flight.load(Relaxed) as f64);
     gauge(&meter, &sources, BUCKETS, false, |s| s.buckets.load(Relaxed) as f64);
@@ -177,13 +191,9 @@ pub fn observe(sources: &[(String, Arc<Stats>)]) {
     gauge(&meter, &sources, UNSENT, true, |s| s.unsent.load(Relaxed) as f64);
     gauge(&meter, &sources, DEAD, true, |s| s.dead.load(Relaxed) as f64);
     gauge(&meter, &sources, BLOCKED, true, |s| s.blocked.load(Relaxed) as f64);
-    let all = sources.clone();
-    let age = meter.f64_observable_gauge(OLDEST_UNSENT_AGE).with_unit("s").with_callback(move |seen| {
-        for (source, stats) in all.iter().filter(|(_, stats)| stats.owner.load(Relaxed)) {
-            seen.observe(stats.oldest_millis.load(Relaxed) as f64 / 1000.0, std::slice::from_ref(source));
-        }
-    });
-    age.build();
+    gauge(&meter, &sources, HELD, true, |s| s.held.load(Relaxed) as f64);
+    age(&meter, &sources, OLDEST_UNSENT_AGE, |s| &s.oldest_millis);
+    age(&meter, &sources, OLDEST_HELD_AGE, |s| &s.oldest_held_millis);
     let wakes = meter.u64_observable_counter(WAKES).with_callback(move |seen| {
         for (source, stats) in sources.iter() {
             for (wake, count) in [("hint", &stats.wakes_by_hint), ("poll", &stats.wakes_by_poll)] {
@@ -209,6 +219,16 @@ fn gauge(meter: &Meter, sources: &Sources, name: &'static str, owner: bool, valu
     let gauge = meter.f64_observable_gauge(name).with_callback(move |seen| {
         for (source, stats) in sources.iter().filter(|(_, stats)| !owner || stats.owner.load(Relaxed)) {
             seen.observe(value(stats), std::slice::from_ref(source));
+        }
+    });
+    gauge.build();
+}
+
+fn age(meter: &Meter, sources: &Sources, name: &'static str, millis: fn(&Stats) -> &AtomicU64) {
+    let sources = sources.clone();
+    let gauge = meter.f64_observable_gauge(name).with_unit("s").with_callback(move |seen| {
+        for (source, stats) in sources.iter().filter(|(_, stats)| stats.owner.load(Relaxed)) {
+            seen.observe(millis(stats).load(Relaxed) as f64 / 1000.0, std::slice::from_ref(source));
         }
     });
     gauge.build();

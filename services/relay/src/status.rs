@@ -7,7 +7,7 @@ use clap::Args;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
 use crate::config::Sources;
-use crate::source::store::{Status, Store};
+use crate::source::store::Status;
 
 /// What `relay status` needs.
 #[derive(Debug, Clone, Args)]
@@ -27,7 +27,7 @@ pub struct Config {
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut all = BTreeMap::new();
     for database in config.sources.parse()? {
-        let store = Store::new(&database.options);
+        let store = database.store();
         let what = || format!("source {:?}", database.name);
         store.prove().await.with_context(what)?;
         let status = store.status().await.with_context(what)?;
@@ -46,17 +46,18 @@ fn tables(all: &BTreeMap<String, Status>) -> String {
     let mut text = Vec::new();
     for (name, status) in all {
         let mut table = table(&["source", name]);
-        let age = status.oldest_unsent_seconds.map_or_else(|| "none".to_owned(), |s| format!("{s:.1} s"));
-        table.add_row(["oldest unsent row", &age]);
+        table.add_row(["oldest unsent row", &age(status.oldest_unsent_seconds)]);
         for unsent in &status.unsent {
-            table.add_row([format!("unsent for {}", unsent.topic), unsent.rows.to_string()]);
+            table.add_row([format!("unsent for {}", unsent.topic), counted(unsent.rows)]);
         }
         for lease in &status.leases {
             let owner = lease.owner.as_deref().unwrap_or("nobody");
             table.add_row([format!("buckets of {owner}"), lease.buckets.to_string()]);
         }
         table.add_row(["blocked keys", &count(status.blocked.len())]);
-        table.add_row(["dead rows", &count(status.dead.len())]);
+        table.add_row(["dead rows", &counted(status.dead_rows)]);
+        let age = age(status.oldest_held_seconds);
+        table.add_row(["rows held behind dead ones", &format!("{}, oldest {age}", counted(status.held))]);
         text.push(table.to_string());
         if !status.blocked.is_empty() {
             text.push(blocked(status).to_string());
@@ -69,9 +70,10 @@ fn tables(all: &BTreeMap<String, Status>) -> String {
 }
 
 fn blocked(status: &Status) -> Table {
-    let mut table = table(&["blocked key", "topic", "behind row", "since"]);
+    let mut table = table(&["blocked key", "topic", "behind row", "since", "held rows"]);
     for key in &status.blocked {
-        table.add_row([&key.key, &key.topic, &key.seq.to_string(), &key.since.to_rfc3339()]);
+        let (seq, since) = (key.seq.to_string(), key.since.format("%Y-%m-%d %H:%M:%S UTC").to_string());
+        table.add_row([&key.key, &key.topic, &seq, &since, &counted(key.held)]);
     }
     table
 }
@@ -90,7 +92,17 @@ fn count(listed: usize) -> String {
     if listed < 100 { listed.to_string() } else { "100 or more".to_owned() }
 }
 
-fn table(header: &[&str]) -> Table {
+/// Counts end at 10,000.
+fn counted(rows: i64) -> String {
+    if rows < 10_000 { rows.to_string() } else { "10,000 or more".to_owned() }
+}
+
+fn age(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "none".to_owned(), |s| format!("{s:.1} s"))
+}
+
+/// The look of every table.
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(header.to_vec());
     table

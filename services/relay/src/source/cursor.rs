@@ -1,7 +1,8 @@
-//! How far each bucket was read, and how much of it the next fetch asks for. No I/O.
+//! How far each bucket was read, from where it is read again, and how much of it the next fetch asks for. No I/O.
 //!
-//! A cursor is an optimisation of one process, never a "last id": it goes back to the start when the bucket is
-//! idle, every few hundred milliseconds, and whenever rows of the bucket left memory unsent.
+//! A cursor is an optimisation of one process, never a "last id": it goes back to the floor when the bucket is
+//! idle, every few hundred milliseconds, and whenever rows of the bucket left memory unsent. The floor is proven:
+//! see [`Cursors::raise`].
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,22 @@ pub(crate) struct Page {
     pub(crate) after: i64,
     /// At most so many.
     pub(crate) take: i64,
+    /// No unsent row lies up to here.
+    pub(crate) floor: i64,
+    /// In this era of the bucket; `None`: not known yet.
+    pub(crate) era: Option<i64>,
     turn: u64,
+}
+
+/// A floor to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Raise {
+    /// The bucket.
+    pub(crate) bucket: i16,
+    /// Era of the snapshot in which it was found.
+    pub(crate) era: i64,
+    /// The lowest unsent row is above it; `None`: there is none.
+    pub(crate) most: Option<i64>,
 }
 
 /// See the module.
@@ -26,24 +42,34 @@ pub(crate) struct Cursors {
     buckets: BTreeMap<i16, Cursor>,
     /// Which bucket comes first in the next plan.
     first: i16,
+    /// How often a floor was given up.
+    forgotten: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
     after: i64,
+    floor: i64,
+    era: Option<i64>,
     want: i64,
     turn: u64,
 }
 
+const FRESH: Cursor = Cursor { after: 0, floor: 0, era: None, want: COLD, turn: 0 };
+
 impl Cursors {
-    /// Pages for the given buckets, about `rows` rows together.
-    pub(crate) fn plan(&mut self, buckets: &[i16], rows: i64) -> Vec<Page> {
-        let fresh = Cursor { after: 0, want: COLD, turn: 0 };
-        let wanted: i64 = buckets.iter().map(|b| self.buckets.entry(*b).or_insert(fresh).want).sum();
-        let pages = buckets.iter().filter_map(|bucket| {
+    /// Pages for the given buckets, each with the rows that it has room for; about `rows` rows together.
+    pub(crate) fn plan(&mut self, buckets: &[(i16, i64)], rows: i64) -> Vec<Page> {
+        let mut wanted = 0;
+        for (bucket, room) in buckets {
+            wanted += self.buckets.entry(*bucket).or_insert(FRESH).want.min(*room);
+        }
+        let pages = buckets.iter().filter_map(|(bucket, room)| {
             let cursor = self.buckets.get(bucket)?;
-            let take = if wanted > rows { (cursor.want * rows / wanted).max(1) } else { cursor.want };
-            Some(Page { bucket: *bucket, after: cursor.after, take, turn: cursor.turn })
+            let want = cursor.want.min(*room);
+            let take = if wanted > rows { (want * rows / wanted).max(1) } else { want };
+            let Cursor { after, floor, era, turn, .. } = *cursor;
+            Some(Page { bucket: *bucket, after, take, floor, era, turn })
         });
         let mut pages: Vec<Page> = pages.collect();
         // Another bucket first each time: the database answers in this order.
@@ -58,10 +84,24 @@ impl Cursors {
         self.buckets.get(&page.bucket).is_some_and(|cursor| cursor.turn == page.turn)
     }
 
+    /// The fetch saw another era than the page's. If it read the bucket from its very start, its rows are good;
+    /// else (`false`) it may have missed rows below the floor, and everything is read again.
+    pub(crate) fn enter(&mut self, page: &Page, era: i64) -> bool {
+        let whole = page.after == 0 && page.floor == 0;
+        if !whole {
+            self.forget(page.bucket);
+        }
+        if let Some(cursor) = self.buckets.get_mut(&page.bucket) {
+            // A floor that was raised while the fetch ran belongs to the era before.
+            (cursor.era, cursor.floor) = (Some(era), 0);
+        }
+        whole
+    }
+
     /// A page was handled: `last` is its last `seq`; `full` says that more may follow. `most` is the largest page.
     pub(crate) fn advance(&mut self, page: &Page, last: Option<i64>, full: bool, most: i64) {
         let Some(cursor) = self.buckets.get_mut(&page.bucket) else { return };
-        cursor.after = last.unwrap_or(cursor.after);
+        cursor.after = last.unwrap_or(cursor.after).max(cursor.floor);
         cursor.want = if full { (page.take * 4).clamp(COLD, most.max(COLD)) } else { COLD };
     }
 
@@ -69,25 +109,69 @@ impl Cursors {
     pub(crate) fn rewind(&mut self, bucket: i16) {
         // Rule: a fetch that began before must not be used for this bucket. It may hold a later row of a key whose
         // earlier row has just left memory, and would publish it first.
-        let fresh = Cursor { after: 0, want: COLD, turn: 0 };
-        let cursor = self.buckets.entry(bucket).or_insert(fresh);
-        cursor.after = 0;
+        let cursor = self.buckets.entry(bucket).or_insert(FRESH);
+        cursor.after = cursor.floor;
         cursor.turn += 1;
     }
 
     /// [`Cursors::rewind`] of all buckets.
     pub(crate) fn rewind_all(&mut self) {
         for cursor in self.buckets.values_mut() {
-            cursor.after = 0;
+            cursor.after = cursor.floor;
             cursor.turn += 1;
         }
     }
 
-    /// Reads all buckets from their start again. Nothing left memory, so a fetch under way stays good.
+    /// Reads all buckets from their floors again. Nothing left memory, so a fetch under way stays good.
     pub(crate) fn rescan(&mut self) {
         for cursor in self.buckets.values_mut() {
-            cursor.after = 0;
+            cursor.after = cursor.floor;
         }
+    }
+
+    /// Nothing is known of the bucket any more: it is read from its very start.
+    pub(crate) fn forget(&mut self, bucket: i16) {
+        self.forgotten += 1;
+        let cursor = self.buckets.entry(bucket).or_insert(FRESH);
+        *cursor = Cursor { turn: cursor.turn + 1, ..FRESH };
+    }
+
+    /// [`Cursors::forget`] of all buckets.
+    pub(crate) fn forget_all(&mut self) {
+        self.forgotten += 1;
+        for cursor in self.buckets.values_mut() {
+            *cursor = Cursor { turn: cursor.turn + 1, ..FRESH };
+        }
+    }
+
+    /// Changes whenever a floor was given up: what was found out before must not be used.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Floors of the given buckets.
+    pub(crate) fn floors(&self, buckets: impl IntoIterator<Item = i16>) -> Vec<(i16, i64)> {
+        let floor = |bucket| (bucket, self.buckets.get(&bucket).map_or(0, |cursor| cursor.floor));
+        buckets.into_iter().map(floor).collect()
+    }
+
+    /// Raises floors to `ceiling` and no higher than the lowest unsent rows allow.
+    ///
+    /// Rule: the caller has proof that in the snapshot of `raises` every row up to `ceiling` that will ever exist
+    /// is visible. Then none can appear below the floor later; what comes back there comes with a new era.
+    pub(crate) fn raise(&mut self, ceiling: i64, raises: &[Raise]) {
+        for raise in raises {
+            let Some(cursor) = self.buckets.get_mut(&raise.bucket) else { continue };
+            if cursor.era == Some(raise.era) {
+                cursor.floor = cursor.floor.max(raise.most.map_or(ceiling, |most| most.min(ceiling)));
+                cursor.after = cursor.after.max(cursor.floor);
+            }
+        }
+    }
+
+    /// Whether the bucket is still in this era.
+    pub(crate) fn is_era(&self, bucket: i16, era: i64) -> bool {
+        self.buckets.get(&bucket).is_some_and(|cursor| cursor.era == Some(era))
     }
 }
 
@@ -98,11 +182,11 @@ mod tests {
     #[test]
     fn a_bucket_with_a_backlog_gets_the_larger_pages() {
         let mut cursors = Cursors::default();
-        let pages = cursors.plan(&[1, 2], 100);
+        let pages = cursors.plan(&[(1, 100), (2, 100)], 100);
         assert_eq!(pages.iter().map(|p| p.take).collect::<Vec<_>>(), [8, 8]);
         cursors.advance(&pages[0], Some(10), true, 100);
         cursors.advance(&pages[1], Some(3), false, 100);
-        let pages = cursors.plan(&[1, 2], 100);
+        let pages = cursors.plan(&[(1, 100), (2, 100)], 100);
         let page = |b| pages.iter().find(|p| p.bucket == b).expect("planned");
         assert_eq!((page(1).after, page(1).take), (10, 32));
         assert_eq!((page(2).after, page(2).take), (3, 8));
@@ -112,7 +196,7 @@ mod tests {
     #[test]
     fn pages_together_stay_about_within_the_rows_asked_for() {
         let mut cursors = Cursors::default();
-        let buckets: Vec<i16> = (0..64).collect();
+        let buckets: Vec<(i16, i64)> = (0..64).map(|bucket| (bucket, 100)).collect();
         let asked: i64 = cursors.plan(&buckets, 100).iter().map(|p| p.take).sum();
         assert!((64..=128).contains(&asked), "{asked}");
     }
@@ -120,12 +204,50 @@ mod tests {
     #[test]
     fn a_rewound_bucket_refuses_the_fetch_that_began_before() {
         let mut cursors = Cursors::default();
-        let page = cursors.plan(&[5], 10)[0];
+        let page = cursors.plan(&[(5, 10)], 10)[0];
         cursors.rescan();
         assert!(cursors.is_current(&page));
         cursors.rewind(5);
         assert!(!cursors.is_current(&page));
-        let page = cursors.plan(&[5], 10)[0];
+        let page = cursors.plan(&[(5, 10)], 10)[0];
         assert!(cursors.is_current(&page));
+    }
+
+    #[test]
+    fn a_bucket_is_asked_for_no_more_than_it_has_room_for() {
+        let mut cursors = Cursors::default();
+        assert_eq!(cursors.plan(&[(1, 3)], 100)[0].take, 3);
+    }
+
+    fn known(cursors: &mut Cursors) -> Page {
+        let page = cursors.plan(&[(1, 10)], 10)[0];
+        assert!(cursors.enter(&page, 7), "read from the very start");
+        page
+    }
+
+    #[test]
+    fn a_floor_stays_below_the_lowest_unsent_row_and_the_ceiling_and_never_sinks() {
+        let mut cursors = Cursors::default();
+        known(&mut cursors);
+        let raise = |most| [Raise { bucket: 1, era: 7, most }];
+        for (ceiling, most, floor) in [(10, Some(5), 5), (10, None, 10), (8, None, 10), (20, Some(30), 20)] {
+            cursors.raise(ceiling, &raise(most));
+            assert_eq!(cursors.floors([1]), [(1, floor)]);
+        }
+        cursors.rewind(1);
+        assert_eq!(cursors.plan(&[(1, 10)], 10)[0].after, 20, "the floor is where a bucket begins");
+    }
+
+    #[test]
+    fn another_era_takes_the_floor_away_and_makes_older_proofs_useless() {
+        let mut cursors = Cursors::default();
+        known(&mut cursors);
+        cursors.raise(10, &[Raise { bucket: 1, era: 7, most: None }]);
+        let page = cursors.plan(&[(1, 10)], 10)[0];
+        let before = cursors.forgotten();
+        assert!(!cursors.enter(&page, 8), "rows below the floor were not read");
+        assert!(!cursors.is_current(&page) && cursors.forgotten() != before && cursors.is_era(1, 8));
+        cursors.raise(10, &[Raise { bucket: 1, era: 7, most: None }]);
+        assert_eq!(cursors.floors([1]), [(1, 0)]);
     }
 }

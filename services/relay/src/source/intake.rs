@@ -31,6 +31,10 @@ pub(crate) fn take(
         catch.more = true;
         return;
     }
+    if listed.era.is_some_and(|era| page.era != Some(era) && !cursors.enter(page, era)) {
+        catch.more = true;
+        return;
+    }
     // Rule: rows above a cursor may be used only when this very snapshot shows nothing unknown behind it. A row
     // found there committed late (or was let go by an operator), and a later row of its key may be in this page:
     // read the bucket from its start instead.
@@ -42,10 +46,10 @@ pub(crate) fn take(
         return;
     }
     let full = listed.is_full(page);
-    let (mut last, mut blocked) = (None, false);
+    let (mut last, mut blocked) = (listed.passed, false);
     for (row, behind_dead) in listed.rows {
         let id = row.id;
-        last = Some(id.seq);
+        last = last.max(Some(id.seq));
         if behind_dead {
             catch.behind_dead.push(id);
             blocked = true;

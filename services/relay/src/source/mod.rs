@@ -2,12 +2,13 @@
 
 mod cursor;
 mod failure;
+mod floor;
 mod intake;
 mod lease;
 mod listen;
 mod mark;
 mod order;
-mod producer;
+pub(crate) mod producer;
 mod pump;
 mod readiness;
 mod record;

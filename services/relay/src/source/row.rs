@@ -44,6 +44,8 @@ pub(crate) struct Row {
     pub(crate) headers: Option<serde_json::Value>,
     /// When it was written.
     pub(crate) created_at: DateTime<Utc>,
+    /// It was dead before, and an operator brought it back.
+    pub(crate) retried: bool,
 }
 
 impl Row {

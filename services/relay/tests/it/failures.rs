@@ -9,12 +9,7 @@ use waybill_service::health::{ProbeConfig, probe};
 
 use waybill_testkit::Topics;
 
-use crate::support::{Relay, World, becomes};
-
-/// Bytes that do not compress.
-fn noise(len: usize) -> Vec<u8> {
-    std::iter::repeat_with(rand::random::<u8>).take(len).collect()
-}
+use crate::support::{Relay, World, becomes, noise};
 
 async fn ready(relay: &Relay) -> Result<(), String> {
     let config = ProbeConfig { http_listen: relay.address, path: "/readyz".to_owned() };

@@ -1,11 +1,13 @@
 //! The relay against real PostgreSQL and Kafka.
 
+mod dead;
 mod failures;
 mod leases;
 mod order;
 mod outage;
 mod plans;
 mod records;
+mod republish;
 mod support;
 mod topics;
 mod upkeep;

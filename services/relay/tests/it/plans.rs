@@ -17,8 +17,11 @@ async fn plan(connection: &mut PgConnection, after: i64, mode: &str) -> String {
         format!("'{{{}}}'", values.join(","))
     };
     let (buckets, afters, takes) = (list(&|bucket| bucket), list(&|_| after), list(&|_| 8));
+    let (floors, known) = (list(&|_| 0), list(&|_| -1));
     run(connection, format!("set plan_cache_mode = {mode}")).await;
-    let explain = format!("explain execute relay_fetch({buckets}, {afters}, {takes}, '{{}}', 1000000)");
+    let explain = format!(
+        "explain execute relay_fetch({buckets}, {afters}, {takes}, '{{}}', 1000000, {floors}, {known}, 0)"
+    );
     let lines: Vec<String> =
         sqlx::query_scalar(AssertSqlSafe(explain)).fetch_all(connection).await.expect("plan");
     lines.join("\n")
@@ -33,7 +36,9 @@ async fn a_fetch_goes_by_the_index_and_sorts_nothing_whatever_the_statistics() {
     }
     run(
         &mut connection,
-        format!("prepare relay_fetch (smallint[], bigint[], bigint[], text[], bigint) as {FETCH}"),
+        format!(
+            "prepare relay_fetch (smallint[], bigint[], bigint[], text[], bigint, bigint[], bigint[], bigint) as {FETCH}"
+        ),
     )
     .await;
     let empty = "truncate messaging.outbox; analyze messaging.outbox";

@@ -122,6 +122,11 @@ impl World {
         .await;
     }
 
+    /// Waits until the topic holds at least `expected` records.
+    pub(crate) async fn wait_for_records(&self, topic: &str, expected: usize) {
+        becomes(true, async || self.topics.read(topic).await.len() >= expected).await;
+    }
+
     /// A backlog of `rows` rows over `keys` keys, in one statement.
     pub(crate) async fn backlog(&self, topic: &str, keys: i32, rows: i32) {
         sqlx::query(
@@ -161,6 +166,11 @@ impl World {
         assert_eq!(seen.len(), rows.len(), "no row is lost");
         records
     }
+}
+
+/// Bytes that do not compress.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    std::iter::repeat_with(rand::random::<u8>).take(len).collect()
 }
 
 pub(crate) fn id_of(record: &Record) -> Uuid {

@@ -14,6 +14,7 @@ use super::super::row::{Key, RowId};
 use super::super::store;
 use super::super::window::Flight;
 use super::{Error, Event, Pump, RETRY};
+use crate::config::Policy;
 
 impl Pump {
     /// Hands over every row that may leave.
@@ -71,7 +72,7 @@ impl Pump {
     fn on_acked(&mut self, id: RowId, flight: &Flight) {
         let stats = &self.setup.stats;
         stats.published.fetch_add(1, Relaxed);
-        if !self.order.note(&flight.key, id.seq) {
+        if !self.order.note(&flight.key, id.seq) && !flight.retried {
             stats.inversions.fetch_add(1, Relaxed);
             tracing::error!(source = self.ce_source, seq = id.seq, topic = %flight.key.topic, "a key went backwards");
         }
@@ -120,10 +121,11 @@ impl Pump {
         }
         self.window.block(&flight.key);
         let (store, key, error) = (self.store.clone(), flight.key.clone(), code.to_string());
+        let policy = self.setup.tuning.relay_dead_policy.of(&key.topic, &self.setup.prefix);
         tracing::error!(source = self.ce_source, seq = id.seq, message_id = %id.id, topic = %key.topic, %code,
-            "row is dead and blocks its key");
+            ?policy, "row is dead");
         self.tasks.spawn(async move {
-            let result = store.bury(id, &error).await;
+            let result = store.bury(id, &error, policy == Policy::Block).await;
             Event::Buried { id, key, result }
         });
         Some(flight)
@@ -162,7 +164,8 @@ impl Pump {
                 self.paused.remove(topic);
                 self.setup.stats.pause(topic, None);
                 tracing::info!(source = self.ce_source, %topic, "topic goes on");
-                self.cursors.rewind_all();
+                // Its rows may lie below the floors, which were raised without them.
+                self.forget_floors();
                 self.pace.fetch = now;
             }
             Err(code) => {
@@ -193,6 +196,7 @@ impl Pump {
             Ok(rows) => {
                 self.setup.stats.double_marks.fetch_add((ids.len() as u64).saturating_sub(rows), Relaxed);
                 self.window.marked(&ids);
+                self.floor.touch();
             }
             Err(_) => {
                 let now = Instant::now();

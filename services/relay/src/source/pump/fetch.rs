@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use waybill_outbox::BUCKETS;
+
 use super::super::cursor::Page;
 use super::super::intake::{Catch, take};
 use super::super::row::RowId;
-use super::super::store::{self, Fetched};
+use super::super::store::{self, Ask, Fetched};
 use super::{Event, Pump, RETRY, Wake};
 
 impl Pump {
@@ -23,35 +25,45 @@ impl Pump {
         self.setup.tuning.relay_in_flight_rows as usize * 3 / 4
     }
 
+    /// Rows and bytes that one bucket may hold.
+    fn bucket_limit(&self) -> (usize, usize) {
+        let tuning = &self.setup.tuning;
+        let buckets = usize::from(BUCKETS.unsigned_abs());
+        ((tuning.relay_in_flight_rows as usize / buckets).max(8), tuning.in_flight_bytes() / buckets)
+    }
+
     pub(super) fn fetch(&mut self, now: Instant) {
         if self.running.fetch || now < self.pace.fetch || !self.has_room() {
             return;
         }
+        self.check_connections();
         let tuning = &self.setup.tuning;
         if self.pace.idle || now >= self.pace.rescan {
             self.cursors.rescan();
             self.pace.rescan = now + tuning.relay_rescan;
         }
-        // A dead partition fills its own buckets, and no more.
-        let (rows, bytes) = (tuning.relay_in_flight_rows as usize / 8, tuning.in_flight_bytes() / 8);
-        let mut buckets = self.leases.serving(now);
-        let serving = buckets.len();
-        buckets.retain(|bucket| {
+        // A dead partition fills its own buckets and no more: two partitions, so half of the buckets, fill half.
+        let (rows, bytes) = self.bucket_limit();
+        let serving = self.leases.serving(now);
+        let mut buckets = Vec::with_capacity(serving.len());
+        for bucket in &serving {
             let held = self.window.held_by(*bucket);
-            held.rows < rows && held.bytes < bytes
-        });
+            if held.rows < rows && held.bytes < bytes {
+                buckets.push((*bucket, (rows - held.rows) as i64));
+            }
+        }
         if buckets.is_empty() {
             self.pace.fetch = now + tuning.relay_poll_busy;
             return;
         }
-        let mut without = self.window.heavy_topics(self.topic_limit());
-        self.pace.crowded = buckets.len() < serving || !without.is_empty();
-        without.extend(self.paused.keys().cloned());
+        let full = self.window.heavy_topics(self.topic_limit());
+        self.pace.crowded = buckets.len() < serving.len() || !full.is_empty();
+        let ask = Ask { paused: self.paused.keys().cloned().collect(), full, page_bytes: bytes as i64 };
         let pages = self.cursors.plan(&buckets, i64::from(tuning.relay_batch));
         let (number, store) = (self.window.begin_fetch(), self.store.clone());
         self.running.fetch = true;
         self.tasks.spawn(async move {
-            let result = store.fetch(&pages, &without).await;
+            let result = store.fetch(&pages, &ask).await;
             Event::Fetched { number, pages, result }
         });
     }
@@ -64,6 +76,13 @@ impl Pump {
             self.pace.fetch = now + RETRY;
             return;
         };
+        if self.store.connections() != self.connections {
+            // On another connection than the plan's: it may have been another server.
+            self.forget_floors();
+            self.window.end_fetch(number);
+            self.pace.fetch = now;
+            return;
+        }
         let mut catch = Catch::default();
         let most = i64::from(self.setup.tuning.relay_batch);
         for page in pages {
@@ -86,7 +105,6 @@ impl Pump {
     pub(super) fn on_held(&mut self, result: Result<u64, store::Error>) {
         // After a failure they are met again by the next fetch.
         self.note("hold", result.as_ref().err());
-        self.setup.stats.held.fetch_add(result.unwrap_or(0), Relaxed);
     }
 
     fn schedule(&mut self, catch: &Catch, now: Instant) {

@@ -41,7 +41,8 @@ impl Pump {
             );
         }
         for bucket in change.gained {
-            self.cursors.rewind(bucket);
+            self.cursors.forget(bucket);
+            self.floor.restart();
             self.pace.fetch = now;
         }
         self.lose(&change.lost)?;

@@ -4,6 +4,7 @@
 mod deliver;
 mod end;
 mod fetch;
+mod floor;
 mod lease;
 mod watch;
 
@@ -22,13 +23,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::watch::Watch;
 use super::cursor::{Cursors, Page};
+use super::floor::Floor;
 use super::lease::{Leases, Round};
 use super::mark::Marks;
 use super::order::Order;
 use super::producer::{self, Producers, Report};
 use super::readiness::Readiness;
 use super::row::{Key, RowId};
-use super::store::{self, Fetched, Purged, Sample, Store};
+use super::store::{self, Ceiling, Fetched, Lowest, Purged, Sample, Store};
 use super::window::Window;
 use super::{listen, producer::Discarded};
 use crate::config::{Database, Tuning};
@@ -48,6 +50,8 @@ pub struct Setup {
     pub database: Database,
     /// Connection settings of Kafka.
     pub kafka: Vec<(String, String)>,
+    /// Goes before every topic.
+    pub prefix: String,
     /// Pace and budgets.
     pub tuning: Tuning,
     /// Name of this relay.
@@ -75,6 +79,9 @@ pub enum Error {
 #[derive(Debug)]
 enum Event {
     Fetched { number: u64, pages: Vec<Page>, result: Result<Fetched, store::Error> },
+    Ceiling { forgotten: u64, result: Result<Ceiling, store::Error> },
+    Lowest { forgotten: u64, result: Result<Lowest, store::Error> },
+    Below { forgotten: u64, result: Result<Vec<(i16, i64, i64)>, store::Error> },
     Marked { ids: Vec<RowId>, result: Result<u64, store::Error> },
     Round(Result<Round, store::Error>),
     Released { buckets: Vec<i16>, result: Result<(), store::Error> },
@@ -98,6 +105,8 @@ enum Wake {
 #[derive(Debug, Default)]
 struct Running {
     fetch: bool,
+    floor: bool,
+    below: bool,
     mark: bool,
     round: bool,
     release: bool,
@@ -115,6 +124,9 @@ struct Pace {
     sample: Instant,
     purge: Instant,
     purge_after: i64,
+    below: Instant,
+    /// Which eighth of the buckets is looked at next from the very start.
+    eighth: i16,
     /// The last fetch brought nothing: the next one reads from the start.
     idle: bool,
     /// The last fetch left something out for want of room.
@@ -130,6 +142,9 @@ pub struct Pump {
     store: Store,
     window: Window,
     cursors: Cursors,
+    floor: Floor,
+    /// Connections made when the floors were last good.
+    connections: u64,
     leases: Leases,
     marks: Marks,
     order: Order,
@@ -159,9 +174,11 @@ impl Pump {
         let now = Instant::now();
         Ok(Self {
             ce_source: format!("/{name}"),
-            store: Store::new(&setup.database.options),
+            store: setup.database.store(),
             window: Window::default(),
             cursors: Cursors::default(),
+            floor: Floor::new(tuning.relay_rescan / 2, now),
+            connections: 0,
             leases: Leases::new(tuning.relay_lease_ttl),
             marks: Marks::new(tuning.relay_mark_interval, tuning.relay_mark_batch as usize),
             order: Order::default(),
@@ -176,6 +193,8 @@ impl Pump {
                 sample: now,
                 purge: now,
                 purge_after: 0,
+                below: now,
+                eighth: 0,
                 idle: true,
                 crowded: false,
                 wake: Wake::Poll,
@@ -235,6 +254,8 @@ impl Pump {
             self.produce()?;
             self.ask_about_topics(now);
             self.fetch(now);
+            self.raise_floors(now);
+            self.look_below(now);
             self.sample(now);
             self.purge(now);
         }
@@ -247,6 +268,9 @@ impl Pump {
     fn on_event(&mut self, event: Event) -> Result<(), Error> {
         match event {
             Event::Fetched { number, pages, result } => self.on_fetched(number, &pages, result),
+            Event::Ceiling { forgotten, result } => self.on_ceiling(forgotten, result),
+            Event::Lowest { forgotten, result } => self.on_lowest(forgotten, result),
+            Event::Below { forgotten, result } => self.on_below(forgotten, result),
             Event::Marked { ids, result } => self.on_marked(ids, result),
             Event::Round(result) => self.on_round(result)?,
             Event::Released { buckets, result } => self.on_released(&buckets, result),

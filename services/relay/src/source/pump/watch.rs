@@ -93,6 +93,8 @@ impl Pump {
         stats.unsent.store(sample.unsent, Relaxed);
         stats.dead.store(sample.dead, Relaxed);
         stats.blocked.store(sample.blocked, Relaxed);
+        stats.held.store(sample.held, Relaxed);
+        stats.oldest_held_millis.store((sample.oldest_held * 1000.0) as u64, Relaxed);
         stats.oldest_millis.store((sample.oldest * 1000.0) as u64, Relaxed);
     }
 

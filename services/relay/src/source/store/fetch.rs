@@ -7,8 +7,21 @@ use super::super::cursor::Page;
 use super::super::row::{Key, Row, RowId};
 use super::{Error, Store};
 
-/// Bytes of payloads that one bucket may bring in one fetch; the row that crosses it still comes.
-pub(crate) const PAGE_BYTES: i64 = 1 << 20;
+/// Rows of topics at their limit that one bucket passes over in one fetch.
+const OVER_FULL: i64 = 64;
+/// Rows of paused topics that one bucket passes over in one fetch.
+const OVER_PAUSED: i64 = 2_000;
+
+/// What a fetch is asked for, beside its pages.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ask {
+    /// Topics that are left out because they are paused.
+    pub(crate) paused: Vec<Arc<str>>,
+    /// Topics that are left out because they hold all that they may.
+    pub(crate) full: Vec<Arc<str>>,
+    /// Bytes of payloads that one bucket may bring; the row that crosses it still comes.
+    pub(crate) page_bytes: i64,
+}
 
 /// What one fetch saw, in one snapshot.
 #[derive(Debug, Default)]
@@ -22,45 +35,63 @@ pub(crate) struct Fetched {
 pub(crate) struct Listed {
     /// Unsent rows above the cursor, in `seq` order, each with "its key is blocked".
     pub(crate) rows: Vec<(Row, bool)>,
-    /// `seq` of every unsent row up to the cursor.
+    /// `seq` of every unsent row above the floor and up to the cursor.
     pub(crate) behind: Vec<i64>,
+    /// The bucket's era, when it is not the page's.
+    pub(crate) era: Option<i64>,
+    /// Rows that were left out were passed over up to here.
+    pub(crate) passed: Option<i64>,
+    /// Bytes of the page are used up.
+    pub(crate) heavy: bool,
 }
 
 impl Listed {
     /// Whether more rows may follow.
     pub(crate) fn is_full(&self, page: &Page) -> bool {
-        let bytes: usize = self.rows.iter().map(|(row, _)| row.payload.len()).sum();
-        self.rows.len() as i64 >= page.take || bytes as i64 >= PAGE_BYTES
+        self.rows.len() as i64 >= page.take || self.heavy || self.passed.is_some()
     }
 }
 
 impl Store {
-    /// Unsent rows of the pages' buckets, without those of the topics in `without`.
+    /// Unsent rows of the pages' buckets.
     ///
     /// # Errors
     /// What the database answers.
-    pub(crate) async fn fetch(&self, pages: &[Page], without: &[Arc<str>]) -> Result<Fetched, Error> {
+    pub(crate) async fn fetch(&self, pages: &[Page], ask: &Ask) -> Result<Fetched, Error> {
         let buckets: Vec<i16> = pages.iter().map(|page| page.bucket).collect();
         let afters: Vec<i64> = pages.iter().map(|page| page.after).collect();
         let takes: Vec<i64> = pages.iter().map(|page| page.take).collect();
-        let without: Vec<&str> = without.iter().map(|topic| &**topic).collect();
+        let floors: Vec<i64> = pages.iter().map(|page| page.floor).collect();
+        let known: Vec<i64> = pages.iter().map(|page| page.era.unwrap_or(-1)).collect();
+        let without: Vec<&str> = ask.paused.iter().chain(&ask.full).map(|topic| &**topic).collect();
+        let over = match (ask.paused.is_empty(), ask.full.is_empty()) {
+            (true, true) => 0,
+            (true, false) => OVER_FULL,
+            (false, _) => OVER_PAUSED,
+        };
+        let mut session = self.main().await?;
         let records = sqlx::query_file!(
             "src/source/store/fetch.sql",
             &buckets,
             &afters,
             &takes,
             &without as &[&str],
-            PAGE_BYTES,
+            ask.page_bytes,
+            &floors,
+            &known,
+            over,
         )
-        .fetch_all(&self.main)
+        .fetch_all(&mut *session)
         .await?;
+        session.end().await?;
 
         let mut fetched = Fetched::default();
         let mut topics: HashMap<String, Arc<str>> = HashMap::new();
         for record in records {
             let listed = fetched.buckets.entry(record.bucket).or_default();
-            if let Some(behind) = record.behind {
+            if let (Some(behind), Some(era)) = (record.behind, record.era) {
                 listed.behind = behind;
+                listed.era = Some(era);
             }
             let (Some(seq), Some(id), Some(key), Some(kind), Some(topic), Some(payload), Some(created_at)) = (
                 record.seq,
@@ -71,6 +102,8 @@ impl Store {
                 record.payload,
                 record.created_at,
             ) else {
+                // The last row that was read is left out: it only says how far.
+                listed.passed = listed.passed.max(record.seq);
                 continue;
             };
             let topic = topics.entry(topic).or_insert_with_key(|name| name.as_str().into()).clone();
@@ -84,12 +117,15 @@ impl Store {
                 tracestate: record.tracestate,
                 headers: record.headers,
                 created_at,
+                retried: record.retried.unwrap_or(false),
             };
             listed.rows.push((row, record.blocked.unwrap_or(false)));
         }
         for listed in fetched.buckets.values_mut() {
             // A union promises no order.
             listed.rows.sort_by_key(|(row, _)| row.id);
+            let bytes: usize = listed.rows.iter().map(|(row, _)| row.payload.len()).sum();
+            listed.heavy = bytes as i64 >= ask.page_bytes;
         }
         Ok(fetched)
     }

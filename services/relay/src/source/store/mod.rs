@@ -4,10 +4,17 @@
 //! lost with the server means that a row is sent again; a lost lease would mean two owners, so leases do wait.
 
 mod fetch;
+mod floor;
 mod lease;
+pub mod operate;
 mod outcome;
+mod republish;
+mod session;
+mod status;
 mod survey;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -15,15 +22,21 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-pub(crate) use self::fetch::{Fetched, Listed};
+pub(crate) use self::fetch::{Ask, Fetched, Listed};
+pub(crate) use self::floor::{Ceiling, Lowest};
 pub(crate) use self::outcome::Purged;
-pub use self::survey::{Blocked, Dead, Owned, Sample, Status, Unsent};
+pub(crate) use self::republish::Filter;
+pub use self::session::Pooler;
+pub use self::status::{Blocked, Dead, Owned, Status, Unsent};
+pub use self::survey::Sample;
 use super::row::RowId;
 
 const CONNECT: Duration = Duration::from_secs(5);
 const ACQUIRE: Duration = Duration::from_secs(3);
+/// A connection idle for less is handed out without a ping.
+const FRESH: Duration = Duration::from_secs(1);
 /// Connections for leases, fetches and outcomes; one of each may run at the same time.
-const MAIN: u32 = 5;
+const MAIN: u32 = 6;
 /// Connections for marks and purges.
 const LAZY: u32 = 2;
 
@@ -49,6 +62,8 @@ pub const SESSION: [(&str, &str); 8] = [
 pub struct Store {
     main: PgPool,
     lazy: PgPool,
+    pooler: Pooler,
+    connections: Arc<AtomicU64>,
 }
 
 /// Why a round with the database failed.
@@ -91,18 +106,44 @@ pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Error> 
 
 impl Store {
     /// Pools over a database. Nothing is connected yet.
-    pub fn new(options: &PgConnectOptions) -> Self {
-        let bounded =
-            options.clone().application_name("waybill-relay").disable_statement_logging().options([
-                ("statement_timeout", "5s"),
-                ("lock_timeout", "2s"),
-                ("idle_in_transaction_session_timeout", "10s"),
-            ]);
-        let lazy = bounded.clone().options([("synchronous_commit", "off")]);
-        let pool = |options, most| {
-            PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_lazy_with(options)
+    pub fn new(options: &PgConnectOptions, pooler: Pooler) -> Self {
+        let connections = Arc::new(AtomicU64::new(0));
+        let named = options.clone().application_name("waybill-relay").disable_statement_logging();
+        let (main, lazy) = match pooler {
+            Pooler::None => {
+                let main = named.options(SESSION);
+                (main.clone(), main.options([("synchronous_commit", "off")]))
+            }
+            // A pooler takes no options at the start, and knows no statement prepared on another connection.
+            Pooler::Transaction => {
+                let plain = named.statement_cache_capacity(0);
+                (plain.clone(), plain)
+            }
         };
-        Self { main: pool(bounded, MAIN), lazy: pool(lazy, LAZY) }
+        let pool = |options, most| {
+            let connections = connections.clone();
+            let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE);
+            pool.test_before_acquire(false)
+                .before_acquire(|connection, known| {
+                    Box::pin(async move {
+                        if known.idle_for >= FRESH {
+                            connection.ping().await?;
+                        }
+                        Ok(true)
+                    })
+                })
+                .after_connect(move |_, _| {
+                    connections.fetch_add(1, Relaxed);
+                    Box::pin(async { Ok(()) })
+                })
+                .connect_lazy_with(options)
+        };
+        Self { main: pool(main, MAIN), lazy: pool(lazy, LAZY), pooler, connections }
+    }
+
+    /// Connections made so far. When the number changed, the server may have restarted meanwhile and lost marks.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.load(Relaxed)
     }
 
     /// Whether a connection can be made.

@@ -22,6 +22,7 @@ impl Store {
     /// What the database answers; then nobody knows, and repeating is harmless.
     pub(crate) async fn mark(&self, ids: &[RowId]) -> Result<u64, Error> {
         let (seqs, ids) = columns(ids);
+        let mut session = self.lazy().await?;
         let done = sqlx::query!(
             "update messaging.outbox o set sent_at = messaging.now()
              from unnest($1::bigint[], $2::uuid[]) as acked (seq, id)
@@ -29,8 +30,9 @@ impl Store {
             &seqs,
             &ids,
         )
-        .execute(&self.lazy)
+        .execute(&mut *session)
         .await?;
+        session.end().await?;
         Ok(done.rows_affected())
     }
 
@@ -40,6 +42,7 @@ impl Store {
     /// As [`Store::mark`].
     pub(crate) async fn delete(&self, ids: &[RowId]) -> Result<u64, Error> {
         let (seqs, ids) = columns(ids);
+        let mut session = self.lazy().await?;
         let done = sqlx::query!(
             "delete from messaging.outbox o
              using unnest($1::bigint[], $2::uuid[]) as acked (seq, id)
@@ -47,17 +50,19 @@ impl Store {
             &seqs,
             &ids,
         )
-        .execute(&self.lazy)
+        .execute(&mut *session)
         .await?;
+        session.end().await?;
         Ok(done.rows_affected())
     }
 
-    /// Declares a row dead and blocks its key, in one statement, so that no later row of the key can slip past
-    /// between the two. It failed twice: in company and alone.
+    /// Declares a row dead and, if it shall, blocks its key, in one statement, so that no later row of the key can
+    /// slip past between the two. It failed twice: in company and alone.
     ///
     /// # Errors
     /// What the database answers.
-    pub(crate) async fn bury(&self, id: RowId, error: &str) -> Result<(), Error> {
+    pub(crate) async fn bury(&self, id: RowId, error: &str, blocks: bool) -> Result<(), Error> {
+        let mut session = self.main().await?;
         sqlx::query!(
             "with dead as (
                  update messaging.outbox
@@ -67,15 +72,17 @@ impl Store {
                  returning topic, aggregateid, seq, dead_at
              )
              insert into messaging.outbox_blocked (topic, key, seq, blocked_at)
-             select topic, aggregateid, seq, dead_at from dead
-             on conflict on constraint outbox_blocked_pkey do nothing",
+             select topic, aggregateid, seq, dead_at from dead where $4
+             on conflict on constraint outbox_blocked_pkey
+             do update set seq = least(outbox_blocked.seq, excluded.seq)",
             id.seq,
             id.id,
             error,
+            blocks,
         )
-        .execute(&self.main)
+        .execute(&mut *session)
         .await?;
-        Ok(())
+        session.end().await
     }
 
     /// Takes rows behind a dead one out of the index of unsent rows.
@@ -84,19 +91,33 @@ impl Store {
     /// What the database answers.
     pub(crate) async fn hold(&self, ids: &[RowId]) -> Result<u64, Error> {
         let (seqs, ids) = columns(ids);
+        let mut session = self.main().await?;
+        // The share lock makes an operator who lets the key go wait, or makes this wait for him: a row put aside
+        // after the key was let go would be forgotten for ever.
         let done = sqlx::query!(
-            "update messaging.outbox o set held_at = messaging.now()
-             from unnest($1::bigint[], $2::uuid[]) as met (seq, id)
-             where o.seq = met.seq and o.id = met.id
-                and o.sent_at is null and o.dead_at is null and o.held_at is null
-                and exists (
-                    select from messaging.outbox_blocked b where b.topic = o.topic and b.key = o.aggregateid
-                )",
+            "with met as materialized (
+                 select o.seq, o.topic, o.aggregateid
+                 from unnest($1::bigint[], $2::uuid[]) as m (seq, id)
+                 join messaging.outbox o on o.seq = m.seq and o.id = m.id
+                 where o.sent_at is null and o.dead_at is null and o.held_at is null
+             ),
+             key as materialized (
+                 select distinct topic, aggregateid from met
+             ),
+             blocked as materialized (
+                 select b.topic, b.key, b.seq
+                 from key join messaging.outbox_blocked b on b.topic = key.topic and b.key = key.aggregateid
+                 for share of b
+             )
+             update messaging.outbox o set held_at = messaging.now()
+             from met join blocked b on b.topic = met.topic and b.key = met.aggregateid and b.seq < met.seq
+             where o.seq = met.seq and o.sent_at is null and o.dead_at is null and o.held_at is null",
             &seqs,
             &ids,
         )
-        .execute(&self.main)
+        .execute(&mut *session)
         .await?;
+        session.end().await?;
         Ok(done.rows_affected())
     }
 
@@ -108,6 +129,7 @@ impl Store {
     pub(crate) async fn purge(&self, after: i64, retention: Duration) -> Result<Purged, Error> {
         // A row written within the retention cannot be past it, and seq order is about the order of writing:
         // there the pass ends. So a pass reads what it deletes, and one step more.
+        let mut session = self.lazy().await?;
         let step = sqlx::query!(
             r#"
             with cutoff as materialized (
@@ -129,8 +151,9 @@ impl Store {
             after,
             retention.as_secs_f64(),
         )
-        .fetch_one(&self.lazy)
+        .fetch_one(&mut *session)
         .await?;
+        session.end().await?;
         Ok(Purged { rows: step.rows, next: step.last.filter(|_| !step.young) })
     }
 }

@@ -6,6 +6,8 @@
 
 mod lanes;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, HashSet};
@@ -51,6 +53,8 @@ pub(crate) struct Flight {
     pub(crate) created_at: DateTime<Utc>,
     /// Sent on the producer that sends single records.
     pub(crate) alone: bool,
+    /// [`Row::retried`].
+    pub(crate) retried: bool,
 }
 
 /// Why a row was not taken in.
@@ -133,6 +137,7 @@ impl Window {
             bytes: row.bytes(),
             created_at: row.created_at,
             alone,
+            retried: row.retried,
         };
         self.in_flight.rows += 1;
         self.in_flight.bytes += flight.bytes;

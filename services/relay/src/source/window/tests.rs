@@ -1,18 +1,13 @@
-//! The window against examples, and against a model of the database under random schedules.
+//! The window against examples.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::super::cursor::{Cursors, Page};
-use super::super::intake::{Catch, take};
 use super::super::row::{Key, Row, RowId};
-use super::super::store::Listed;
 use super::{Taken, Window};
 
-fn row(seq: i64, topic: &str, key: &str) -> Row {
+pub(super) fn row(seq: i64, topic: &str, key: &str) -> Row {
     Row {
         id: RowId { seq, id: Uuid::from_u128(seq as u128) },
         bucket: waybill_outbox::bucket(key) % 2,
@@ -23,6 +18,7 @@ fn row(seq: i64, topic: &str, key: &str) -> Row {
         tracestate: None,
         headers: None,
         created_at: chrono::DateTime::UNIX_EPOCH,
+        retried: false,
     }
 }
 
@@ -116,122 +112,4 @@ fn what_was_in_flight_is_forgotten_with_its_producer() {
     assert!(window.acked(first).is_none());
     assert_eq!((window.held().rows, window.in_flight().bytes), (0, 0));
     assert!(window.knows(3), "an acknowledged row stays until it is marked");
-}
-
-/// A database with writers that keep the lock discipline: of one key only one transaction is open at a time.
-#[derive(Default)]
-struct Model {
-    seq: i64,
-    open: BTreeMap<u8, i64>,
-    committed: BTreeMap<i64, u8>,
-    sent: HashSet<i64>,
-}
-
-struct Fetch {
-    number: u64,
-    pages: Vec<(Page, Listed)>,
-}
-
-impl Model {
-    fn row(seq: i64, key: u8) -> Row {
-        row(seq, "t", &format!("k{key}"))
-    }
-
-    fn list(&self, number: u64, pages: Vec<Page>) -> Fetch {
-        let listed = |page: &Page| {
-            let unsent = || {
-                let unsent = self.committed.iter().filter(|(seq, _)| !self.sent.contains(seq));
-                unsent.map(|(s, k)| Self::row(*s, *k)).filter(|r| r.bucket == page.bucket)
-            };
-            let above = unsent().filter(|r| r.id.seq > page.after).take(page.take as usize);
-            let behind = unsent().map(|r| r.id.seq).filter(|seq| *seq <= page.after);
-            Listed { rows: above.map(|r| (r, false)).collect(), behind: behind.collect() }
-        };
-        Fetch { number, pages: pages.into_iter().map(|page| (page, listed(&page))).collect() }
-    }
-}
-
-fn handle(window: &mut Window, cursors: &mut Cursors, fetch: Fetch) {
-    let mut catch = Catch::default();
-    for (page, listed) in fetch.pages {
-        take(window, cursors, &page, listed, 16, &mut catch);
-    }
-    window.end_fetch(fetch.number);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// Whatever the schedule of writers, fetches, acknowledgements, marks and failures: first occurrences are in
-    /// order per key, nothing is lost, and without a failure nothing is sent twice.
-    #[test]
-    fn random_schedules_keep_order_and_lose_nothing(steps in prop::collection::vec((0u8..9, any::<u8>()), 1..400)) {
-        let (mut model, mut window, mut cursors) = (Model::default(), Window::default(), Cursors::default());
-        let mut fetch: Option<Fetch> = None;
-        let mut flying: Vec<RowId> = Vec::new();
-        let mut acked: Vec<RowId> = Vec::new();
-        let mut first_seen: Vec<i64> = Vec::new();
-        let mut sent: HashMap<i64, usize> = HashMap::new();
-        let mut given_up: HashSet<i64> = HashSet::new();
-        // After the random part: commit all, then fetch, send, acknowledge and mark until nothing is left.
-        let tail = std::iter::repeat_n([(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0)], 400).flatten();
-        for (step, choice) in steps.into_iter().chain(tail) {
-            match step {
-                0 => if model.open.len() < 6 {
-                    let key = choice % 8;
-                    if let std::collections::btree_map::Entry::Vacant(open) = model.open.entry(key) {
-                        model.seq += 1;
-                        open.insert(model.seq);
-                    }
-                },
-                1 => {
-                    let key = model.open.keys().nth(choice as usize % model.open.len().max(1)).copied();
-                    if let Some((key, seq)) = key.and_then(|k| model.open.remove_entry(&k)) {
-                        model.committed.insert(seq, key);
-                    }
-                }
-                2 => if fetch.is_none() {
-                    if choice % 16 == 0 { cursors.rescan(); }
-                    let pages = cursors.plan(&[0, 1], 6);
-                    fetch = Some(model.list(window.begin_fetch(), pages));
-                },
-                3 => if let Some(listed) = fetch.take() { handle(&mut window, &mut cursors, listed) },
-                4 => while let Some((row, _)) = window.next(usize::MAX) {
-                    let seq = row.id.seq;
-                    if *sent.entry(seq).and_modify(|n| *n += 1).or_insert(1) == 1 { first_seen.push(seq); }
-                    flying.push(row.id);
-                },
-                5 => while !flying.is_empty() {
-                    let id = flying.remove(choice as usize % flying.len());
-                    window.acked(id);
-                    acked.push(id);
-                    if choice % 3 == 0 { break; }
-                },
-                6 => {
-                    model.sent.extend(acked.iter().map(|id| id.seq));
-                    window.marked(&acked);
-                    acked.clear();
-                }
-                7 => if !flying.is_empty() {
-                    let id = flying.remove(choice as usize % flying.len());
-                    given_up.insert(id.seq);
-                    if let Some(flight) = window.abandon(id) { cursors.rewind(flight.bucket) }
-                },
-                _ => {
-                    window.drop_bucket(i16::from(choice % 2));
-                    cursors.rewind(i16::from(choice % 2));
-                }
-            }
-        }
-        let mut last: HashMap<u8, i64> = HashMap::new();
-        for seq in &first_seen {
-            let before = last.insert(model.committed[seq], *seq).unwrap_or(0);
-            prop_assert!(before < *seq, "key {}: {seq} after {before}", model.committed[seq]);
-        }
-        prop_assert_eq!(first_seen.len(), model.committed.len(), "all rows were sent");
-        for (seq, times) in sent {
-            prop_assert!(times == 1 || given_up.contains(&seq), "row {seq} was sent {times} times");
-        }
-        prop_assert_eq!((window.held().rows, window.held().bytes), (0, 0));
-    }
 }

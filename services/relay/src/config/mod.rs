@@ -1,38 +1,20 @@
 //! Settings of the relay. The doc comments are `--help`.
 
+mod policy;
+mod sources;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use humantime::parse_duration;
-use secrecy::{ExposeSecret, SecretString};
-use sqlx::postgres::PgConnectOptions;
-use waybill_service::{ConfigError, kafka, postgres, telemetry};
+use waybill_service::{ConfigError, kafka, telemetry};
+
+pub use self::policy::{Policies, Policy};
+pub use self::sources::{Database, Sources};
 
 /// The owner of a bucket stops producing this long before its lease can be taken by another.
 pub const MARGIN: Duration = Duration::from_secs(2);
-
-/// The databases whose outboxes are relayed.
-#[derive(Debug, Clone, Default, Args)]
-#[group(skip)]
-pub struct Sources {
-    /// One database as `name=postgres://…`; repeat it for more. `ce_source` of its events is `/name`. A secret.
-    #[arg(long = "source", env = "RELAY_SOURCES", value_delimiter = ',', hide_env_values = true)]
-    pub sources: Vec<SecretString>,
-    /// File with the sources, separated by commas or lines, instead of RELAY_SOURCES.
-    #[arg(long, env = "RELAY_SOURCES_FILE")]
-    pub relay_sources_file: Option<PathBuf>,
-}
-
-/// One database, parsed.
-#[derive(Debug, Clone)]
-pub struct Database {
-    /// Name of the source, also in metrics and logs.
-    pub name: String,
-    /// Connection options without time-outs.
-    pub options: PgConnectOptions,
-}
 
 /// What `relay serve` needs.
 #[derive(Debug, Clone, Args)]
@@ -71,9 +53,12 @@ pub struct Tuning {
     /// Pause between fetches while nothing comes, jittered by a quarter. It bounds the latency of a lost hint.
     #[arg(long, env = "RELAY_POLL_IDLE", default_value = "250ms", value_parser = parse_duration)]
     pub relay_poll_idle: Duration,
-    /// While busy, each bucket is read from its start again this often.
+    /// While busy, each bucket is read from its floor again this often; a floor takes two looks at half of it.
     #[arg(long, env = "RELAY_RESCAN", default_value = "500ms", value_parser = parse_duration)]
     pub relay_rescan: Duration,
+    /// In this time each bucket is read from its very start once, in case a row lies below its floor.
+    #[arg(long, env = "RELAY_FULL_SCAN", default_value = "1min", value_parser = parse_duration)]
+    pub relay_full_scan: Duration,
     /// Rows that one fetch asks for.
     #[arg(long, env = "RELAY_BATCH", default_value_t = 500, value_parser = clap::value_parser!(u32).range(64..=10_000))]
     pub relay_batch: u32,
@@ -110,63 +95,13 @@ pub struct Tuning {
     /// Longest waiting for acknowledgements at shutdown; what is left is sent again after the next start.
     #[arg(long, env = "RELAY_FLUSH_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     pub relay_flush_timeout: Duration,
+    /// What a dead row does to its key: `block` holds its later rows until an operator decides, `skip` goes on without
+    /// it. `block,audit.v1=skip` says otherwise for a topic (named without prefix).
+    #[arg(long, env = "RELAY_DEAD_POLICY", default_value = "block")]
+    pub relay_dead_policy: Policies,
     /// Largest record in bytes that writers append (their `outbox.max_bytes`).
     #[arg(long, env = "OUTBOX_MAX_BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1_024..=100_000_000))]
     pub outbox_max_bytes: u32,
-}
-
-impl Sources {
-    /// The databases, in the order given.
-    ///
-    /// # Errors
-    /// None given, given twice, a doubled or illegal name, a malformed URL. The message never shows a URL.
-    pub fn parse(&self) -> Result<Vec<Database>, ConfigError> {
-        const NAME: &str = "RELAY_SOURCES";
-        let texts = self.texts(self.relay_sources_file.as_deref())?;
-        let mut databases: Vec<Database> = Vec::new();
-        for (place, text) in texts.iter().enumerate() {
-            let Some((name, url)) = text.split_once('=') else {
-                let reason = format_args!("source {} is not name=postgres://…", place + 1);
-                return Err(ConfigError::invalid(NAME, reason));
-            };
-            let name = name.trim();
-            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            if name.is_empty() || !name.chars().all(legal) {
-                let reason = format_args!(
-                    "source {}: a name has lower-case letters, digits and '-' only, not {name:?}",
-                    place + 1
-                );
-                return Err(ConfigError::invalid(NAME, reason));
-            }
-            if databases.iter().any(|d| d.name == name) {
-                return Err(ConfigError::invalid(NAME, format_args!("source {name:?} is given twice")));
-            }
-            let options = postgres::parse(NAME, url.trim())?;
-            databases.push(Database { name: name.to_owned(), options });
-        }
-        if databases.is_empty() {
-            return Err(ConfigError::Missing { name: NAME });
-        }
-        Ok(databases)
-    }
-
-    fn texts(&self, file: Option<&Path>) -> Result<Vec<String>, ConfigError> {
-        let Some(path) = file else {
-            let texts = self.sources.iter().map(|s| s.expose_secret().trim().to_owned());
-            return Ok(texts.filter(|t| !t.is_empty()).collect());
-        };
-        if !self.sources.is_empty() {
-            return Err(ConfigError::invalid(
-                "RELAY_SOURCES",
-                "RELAY_SOURCES and RELAY_SOURCES_FILE are both given",
-            ));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| {
-            ConfigError::invalid("RELAY_SOURCES_FILE", format_args!("{} cannot be read: {e}", path.display()))
-        })?;
-        let parts = text.split([',', '\n', '\r']).map(str::trim).filter(|t| !t.is_empty());
-        Ok(parts.map(str::to_owned).collect())
-    }
 }
 
 impl Tuning {
@@ -186,6 +121,8 @@ impl Tuning {
         for (name, value) in [
             ("RELAY_POLL_BUSY", self.relay_poll_busy),
             ("RELAY_POLL_IDLE", self.relay_poll_idle),
+            ("RELAY_RESCAN", self.relay_rescan),
+            ("RELAY_FULL_SCAN", self.relay_full_scan),
             ("RELAY_TOPIC_RETRY", self.relay_topic_retry),
             ("RELAY_SAMPLE_INTERVAL", self.relay_sample_interval),
             ("RELAY_PURGE_INTERVAL", self.relay_purge_interval),
@@ -260,6 +197,8 @@ mod tests {
             (&["--source", "a=postgres://h/x", "--relay-lease-ttl", "4s"], "RELAY_LEASE_TTL"),
             (&["--source", "a=postgres://h/x", "--relay-poll-busy", "0ms"], "RELAY_POLL_BUSY"),
             (&["--source", "a=postgres://h/x", "--relay-batch", "1"], "relay-batch"),
+            (&["--source", "a=postgres://h/x", "--relay-dead-policy", "drop"], "relay-dead-policy"),
+            (&["--source", "a=postgres://h/x", "--relay-pooler", "session"], "relay-pooler"),
         ] {
             let message = parse(args).expect_err(expected);
             assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
@@ -268,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_readme_lists_every_setting() {
-        let readme = include_str!("../README.md");
+        let readme = include_str!("../../README.md");
         for argument in Cli::command().get_arguments() {
             let Some(name) = argument.get_env().and_then(|name| name.to_str()) else { continue };
             assert!(readme.contains(&format!("`{name}`")), "{name} is not in the README");
