@@ -7,12 +7,13 @@ use serde_json::Value;
 
 /// What a crate may depend on; its development dependencies may be `testkit` as well.
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let service = ["waybill-event", "waybill-outbox", "waybill-consumer", "waybill-service"];
+    let service = ["waybill-event", "waybill-outbox", "waybill-consumer", "waybill-service", "waybill-task"];
     let anything = [&service[..], &["waybill-testkit"]].concat();
     [
         ("waybill-event", &[][..]),
         ("waybill-outbox", &["waybill-event"]),
         ("waybill-consumer", &["waybill-event"]),
+        ("waybill-task", &["waybill-event"]),
         ("waybill-service", &[]),
         ("waybill-testkit", &anything),
         ("waybill-order", &service),
@@ -28,11 +29,12 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 }
 
 /// Libraries that a crate must not link: the light tool no clients, writers of events no Kafka, contracts no I/O.
-const FORBIDDEN: [(&str, &[&str]); 5] = [
+const FORBIDDEN: [(&str, &[&str]); 6] = [
     ("waybill-dev", &["rdkafka", "sqlx", "tokio", "axum"]),
     ("waybill-outbox", &["rdkafka", "axum"]),
     ("waybill-event", &["rdkafka", "sqlx", "tokio", "axum"]),
     ("waybill-consumer", &["axum"]),
+    ("waybill-task", &["rdkafka", "axum"]),
     ("waybill-service", &["rdkafka"]),
 ];
 

@@ -1,0 +1,248 @@
+//! The one conditional UPDATE that gives a task to an attempt.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::Store;
+use crate::{Status, TaskId};
+
+/// Constraint that refuses a second running task of one key.
+const RUNNING_KEY: &str = "task_running_key_idx";
+/// Looks after a lost race, before the tasks are left to the next poll.
+const RACES: u32 = 3;
+
+/// What a worker can run, and how often each kind is tried.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Kinds {
+    names: Vec<String>,
+    limits: Vec<i32>,
+}
+
+impl Kinds {
+    pub(crate) fn new(kinds: impl IntoIterator<Item = (String, u32)>) -> Self {
+        let limit = |limit| i32::try_from(limit).unwrap_or(i32::MAX);
+        let (names, limits) = kinds.into_iter().map(|(name, most)| (name, limit(most))).unzip();
+        Self { names, limits }
+    }
+}
+
+/// A task that a claim took.
+#[derive(Debug, Clone)]
+pub(crate) struct Claimed {
+    pub(crate) id: Uuid,
+    pub(crate) kind: String,
+    pub(crate) key: Option<String>,
+    pub(crate) payload: Value,
+    /// `Running`, or `Failed` when the last attempt's lease had run out.
+    pub(crate) status: Status,
+    pub(crate) token: Option<Uuid>,
+    pub(crate) attempts: i32,
+    pub(crate) traceparent: Option<String>,
+    pub(crate) tracestate: Option<String>,
+}
+
+/// How far the walk over due tasks has come. `None`: it begins.
+pub(crate) type Cursor = Option<(DateTime<Utc>, i64)>;
+
+/// The statement around its choice of candidates (at most 1,000). Shared parameters: $1 kinds, $2 their limits, $3 lease
+/// in seconds, $4 most rows.
+///
+/// An expired lease is due like anything else. A task with a key must be the first of its key: the running one, else the
+/// lowest `seq`. Each part is written so that only one index can serve it, also for a plan that was made when the table
+/// was empty: `status || ''` keeps the partial indexes out of a look by id, the sorted look for the first of a key can
+/// only go by the index of keys.
+macro_rules! claim {
+    ($candidates:literal, $($argument:expr),* $(,)?) => {
+        sqlx::query_as!(
+            Claimed,
+            r#"
+            with due as (
+                select l.id
+                from ("# + $candidates + r#") c
+                cross join lateral (
+                    select t.id
+                    from messaging.task t
+                    where t.id = c.id and t.status || '' in ('pending', 'running')
+                      and t.run_at <= (select messaging.task_now())
+                    limit 1
+                    for update skip locked
+                ) l
+                where c.kind = any($1::text[])
+                  and (c.key is null or c.id = (
+                      select o.id
+                      from messaging.task o
+                      where o.key = c.key and o.status in ('pending', 'running')
+                      order by o.status <> 'running', o.seq
+                      limit 1
+                  ))
+                limit $4
+            )
+            update messaging.task t
+            set status = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then 'running' else 'failed' end,
+                token = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then gen_random_uuid() end,
+                run_at = messaging.task_now() + make_interval(secs => $3::float8),
+                attempts = t.attempts + (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)])::integer,
+                last_error = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then t.last_error
+                    else left(concat_ws('; ', 'no attempt is left, and the last one did not report', t.last_error), 1024) end,
+                updated_at = messaging.task_now()
+            where t.id = any(array(select id from due))
+            returning t.id, t.kind, t.key, t.payload, t.status as "status!: String", t.token, t.attempts,
+                      t.traceparent, t.tracestate
+            "#,
+            $($argument),*
+        )
+    };
+}
+
+impl Store {
+    /// Claims due tasks behind the cursor, the longest due first.
+    pub(crate) async fn claim_due(
+        &self,
+        kinds: &Kinds,
+        lease: Duration,
+        most: usize,
+        cursor: Cursor,
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let (run_at, seq) = cursor.unzip();
+        for _ in 0..=RACES {
+            let claimed = claim!(
+                r"select id, kind, key
+                  from messaging.task
+                  where status in ('pending', 'running') and run_at <= (select messaging.task_now())
+                    and (run_at, seq) > (coalesce($5::timestamptz, '-infinity'), coalesce($6::bigint, 0))
+                  order by run_at, seq
+                  limit 1000",
+                &kinds.names,
+                &kinds.limits,
+                lease.as_secs_f64(),
+                most as i64,
+                run_at,
+                seq,
+            )
+            .fetch_all(&self.pool)
+            .await;
+            match claimed {
+                Err(error) if is_race(&error) => {}
+                result => return result,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Where a claim ended that looked at 1,000 tasks behind the cursor without taking enough. `None`: it has seen all
+    /// that is due.
+    pub(crate) async fn claim_end(&self, cursor: Cursor) -> Result<Cursor, sqlx::Error> {
+        let (run_at, seq) = cursor.unzip();
+        let end = sqlx::query!(
+            r#"
+            select run_at, seq
+            from messaging.task
+            where status in ('pending', 'running') and run_at <= (select messaging.task_now())
+              and (run_at, seq) > (coalesce($1::timestamptz, '-infinity'), coalesce($2::bigint, 0))
+            order by run_at, seq
+            offset 999
+            limit 1
+            "#,
+            run_at,
+            seq,
+        )
+        .fetch_optional(&self.pool)
+        .await?;
+        Ok(end.map(|row| (row.run_at, row.seq)))
+    }
+
+    /// Claims these tasks and the first open ones of these keys, as far as they are due.
+    pub(crate) async fn claim_named(
+        &self,
+        kinds: &Kinds,
+        lease: Duration,
+        most: usize,
+        ids: &[TaskId],
+        keys: &[String],
+    ) -> Result<Vec<Claimed>, sqlx::Error> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        for _ in 0..=RACES {
+            let claimed = claim!(
+                r"select id, kind, key
+                  from messaging.task
+                  where id = any($5::uuid[] || array(
+                      select h.id
+                      from unnest($6::text[]) as k (key)
+                      cross join lateral (
+                          select o.id
+                          from messaging.task o
+                          where o.key = k.key and o.status in ('pending', 'running')
+                          order by o.status <> 'running', o.seq
+                          limit 1
+                      ) h
+                  ))
+                  limit 1000",
+                &kinds.names,
+                &kinds.limits,
+                lease.as_secs_f64(),
+                most as i64,
+                &ids,
+                keys,
+            )
+            .fetch_all(&self.pool)
+            .await;
+            match claimed {
+                Err(error) if is_race(&error) => {}
+                result => return result,
+            }
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Two claims that each took a task of one key meet in the unique index; the later one looks again.
+fn is_race(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|e| {
+        // A deadlock is the same race over two keys.
+        e.constraint() == Some(RUNNING_KEY) || e.code().is_some_and(|code| code == "40P01")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use waybill_testkit::{Database, eventually};
+
+    use super::*;
+    use crate::{New, Tasks};
+
+    /// No snapshot shows the other claim of the key. The index does, once that has committed.
+    #[tokio::test]
+    async fn a_claim_that_meets_another_one_of_its_key_looks_again() {
+        let database = Database::create(&[crate::migrator()]).await;
+        let (pool, store) = (&database.pool, Store::new(&database.pool));
+        let mut tx = pool.begin().await.unwrap();
+        let new = [New::of("work", json!({})).key("k"), New::of("work", json!({})).key("k")];
+        let ids = Tasks::new().enqueue_all(&mut tx, &new).await.unwrap();
+        tx.commit().await.unwrap();
+
+        let mut other = pool.begin().await.unwrap();
+        let claim = "update messaging.task set status = 'running', token = gen_random_uuid(), \
+                     run_at = run_at + interval '1 hour' where id = $1";
+        sqlx::query(claim).bind(ids[1].as_uuid()).execute(&mut *other).await.unwrap();
+        let claiming = tokio::spawn(async move {
+            let kinds = Kinds::new([("work".to_owned(), 12)]);
+            store.claim_due(&kinds, Duration::from_secs(120), 8, None).await
+        });
+        eventually(async || {
+            let waits: bool = sqlx::query_scalar(
+                "select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'transactionid')",
+            )
+            .fetch_one(pool)
+            .await
+            .unwrap();
+            if waits { Ok(()) } else { Err("it does not wait") }
+        })
+        .await;
+        other.commit().await.unwrap();
+        assert!(claiming.await.unwrap().unwrap().is_empty());
+    }
+}
