@@ -5,23 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
 use axum::extract::FromRef;
-use axum::http::HeaderValue;
-use axum::http::header::CACHE_CONTROL;
-use axum::middleware::map_response;
-use axum::response::Response;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use waybill_outbox::{Hint, Outbox};
 use waybill_service::auth::Verifier;
+use waybill_service::gate::Gate;
 use waybill_service::health::{self, Check, Health};
+use waybill_service::http::{Limits, RateLimit};
+use waybill_service::jobs::Jobs;
 use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
 
+use crate::idempotency::purge;
 use crate::metrics::Metrics;
-use crate::orders::{self, Orders};
-use crate::{Config, NAME, problems, products};
+use crate::orders::Orders;
+use crate::{Config, NAME, api};
 
 /// Pause between two checks of the database.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -49,6 +48,7 @@ pub enum BuildError {
 #[derive(Debug, Clone)]
 pub(crate) struct AppState {
     pub(crate) orders: Arc<Orders>,
+    pub(crate) rate: RateLimit,
     verifier: Verifier,
 }
 
@@ -69,6 +69,8 @@ pub struct App {
     local_addr: SocketAddr,
     metrics_addr: SocketAddr,
     background: CancellationToken,
+    limits: Limits,
+    jobs: Jobs,
 }
 
 impl App {
@@ -81,6 +83,7 @@ impl App {
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
         require_tables(&pool).await?;
+        let jobs = Jobs::new(pool.clone(), vec![purge::job(pool.clone())], &config.jobs)?;
         let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
         let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
         let address =
@@ -90,10 +93,12 @@ impl App {
         let background = CancellationToken::new();
         let hint = Hint::start(config.postgres.options(NAME)?, background.clone());
         let outbox = Outbox::new(config.kafka.topic_prefix, config.outbox_max_bytes).with_hint(hint);
-        let orders = Orders { pool: pool.clone(), outbox, settings: config.orders, metrics: Metrics::new() };
-        let state = AppState { orders: Arc::new(orders), verifier };
+        let gate = Gate::new(pool.clone(), &config.gate);
+        let orders = Orders { gate, outbox, settings: config.orders, metrics: Metrics::new() };
+        let state = AppState { orders: Arc::new(orders), rate: RateLimit::new(&config.rate), verifier };
         let health = Health::new();
-        Ok(Self { pool, health, state, api, metrics, local_addr, metrics_addr, background })
+        let limits = config.limits;
+        Ok(Self { pool, health, state, api, metrics, local_addr, metrics_addr, background, limits, jobs })
     }
 
     /// Address of the API.
@@ -112,23 +117,24 @@ impl App {
     /// # Errors
     /// A listener failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, health, state, api, metrics, local_addr, metrics_addr, background } = self;
+        let Self { pool, health, state, api, metrics, local_addr, metrics_addr, background, limits, jobs } =
+            self;
         // Also when `run` itself is dropped.
         let _stop_background = background.clone().drop_guard();
         let check = health.check("database");
         tokio::spawn(background.clone().run_until_cancelled_owned(watch(pool.clone(), check)));
-        let routes = Router::new()
-            .merge(orders::router())
-            .merge(products::router())
-            .layer(map_response(no_store))
-            .with_state(state)
-            .merge(problems::router())
-            .merge(health::router(health));
+        tokio::spawn(background.clone().run_until_cancelled_owned(state.rate.clone().sweep()));
+        let routes = api::router(state).merge(health::router(health));
         tracing::info!(%local_addr, %metrics_addr, "order service is up");
         let serve = async {
+            let jobs = async {
+                jobs.run(shutdown.clone()).await;
+                Ok(())
+            };
             tokio::try_join!(
-                http::serve(api, http::frame(routes), shutdown.clone()),
-                http::serve(metrics, metrics::router(), shutdown.clone()),
+                http::serve_within(api, http::frame(routes), limits.clone(), shutdown.clone()),
+                http::serve_within(metrics, metrics::router(), limits.clone(), shutdown.clone()),
+                jobs,
             )
         };
         let too_late = async {
@@ -145,14 +151,10 @@ impl App {
     }
 }
 
-/// Answers hold personal data, and are stale at once.
-async fn no_store(mut response: Response) -> Response {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
 async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    for table in ["messaging.outbox", "orders", "order_item", "product", "idempotency_key"] {
+    for table in
+        ["messaging.outbox", "messaging.job_lease", "orders", "order_item", "product", "idempotency_key"]
+    {
         let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
         if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
             return Err(BuildError::NotMigrated(table));

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use waybill_outbox::DEFAULT_MAX_BYTES;
-use waybill_service::{ConfigError, auth, http, kafka, postgres, telemetry};
+use waybill_service::{ConfigError, auth, gate, http, jobs, kafka, postgres, telemetry};
 
 use crate::orders;
 
@@ -13,9 +13,21 @@ pub struct Config {
     /// Addresses.
     #[command(flatten)]
     pub http: http::Config,
+    /// Bounds of connections.
+    #[command(flatten)]
+    pub limits: http::Limits,
+    /// How often one principal may call.
+    #[command(flatten)]
+    pub rate: http::RateConfig,
     /// Database.
     #[command(flatten)]
     pub postgres: postgres::Config,
+    /// The queue before the database.
+    #[command(flatten)]
+    pub gate: gate::Config,
+    /// Scheduled jobs.
+    #[command(flatten)]
+    pub jobs: jobs::Config,
     /// Kafka. The service writes to its outbox only; of these settings it uses the topic prefix.
     #[command(flatten)]
     pub kafka: kafka::Config,

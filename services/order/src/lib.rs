@@ -7,10 +7,13 @@
 //! **Does not promise.** Nothing here speaks to Kafka: the relay publishes what the outbox holds. Prices are those of the
 //! moment of placing; stock is not kept.
 
+mod api;
 mod app;
 mod config;
+mod door;
 pub mod idempotency;
 pub mod metrics;
+pub mod openapi;
 pub mod orders;
 pub mod paging;
 pub mod problems;

@@ -5,6 +5,7 @@ use axum::http::HeaderValue;
 use axum::http::header::LINK;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::orders::Violation;
 
@@ -14,10 +15,13 @@ pub const DEFAULT_LIMIT: i64 = 20;
 pub const MAX_LIMIT: i64 = 100;
 
 /// One page.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Paged<T> {
+    /// What is on the page.
     items: Vec<T>,
+    /// Cursor of the next page; null on the last.
+    #[schema(required = true)]
     next_cursor: Option<String>,
     #[serde(skip)]
     link: Option<String>,

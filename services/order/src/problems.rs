@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Html;
-use axum::routing::get;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use waybill_service::http::ApiError;
 
 /// One kind of problem.
@@ -86,6 +86,18 @@ pub const PAGES: &[Page] = &[
         "The path does not take this method.",
         "Use a method of the header Allow.",
     ),
+    page(
+        "not-acceptable",
+        406,
+        "The header Accept does not take application/json.",
+        "Send Accept: application/json, or none.",
+    ),
+    page(
+        "request-timeout",
+        408,
+        "The body was not sent in time.",
+        "Send the same request again, with the same Idempotency-Key.",
+    ),
     page("idempotency-in-progress", 409, "A request with this Idempotency-Key has not ended yet.", AGAIN),
     page("payload-too-large", 413, "The body is larger than 64 KiB.", "Send less."),
     page(
@@ -113,6 +125,12 @@ pub const PAGES: &[Page] = &[
         "Order less at once.",
     ),
     page(
+        "rate-limited",
+        429,
+        "One principal has sent too many requests.",
+        "Send less; wait for the seconds of Retry-After.",
+    ),
+    page(
         "internal-error",
         500,
         "Something failed on our side.",
@@ -123,10 +141,17 @@ pub const PAGES: &[Page] = &[
 ];
 
 /// Needs no token: the pages explain how to get one right.
-pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    Router::new().route("/problems", get(index)).route("/problems/{slug}", get(show))
+pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> OpenApiRouter<S> {
+    OpenApiRouter::new().routes(routes!(index)).routes(routes!(show))
 }
 
+/// All problems
+#[utoipa::path(
+    get,
+    path = "/problems",
+    tag = "problems",
+    responses((status = 200, description = "A page with a link to each", body = String, content_type = "text/html")),
+)]
 async fn index() -> Html<String> {
     let mut list = String::from("<ul>\n");
     for Page { slug, status, meaning, .. } in PAGES {
@@ -139,6 +164,16 @@ async fn index() -> Html<String> {
     html("Problems", &list)
 }
 
+/// One problem
+///
+/// What the `code` of a problem means and what a client can do; where its `type` points.
+#[utoipa::path(
+    get,
+    path = "/problems/{slug}",
+    tag = "problems",
+    params(("slug" = String, Path, description = "`code` of the problem", example = "validation-failed")),
+    responses((status = 200, description = "A page", body = String, content_type = "text/html")),
+)]
 async fn show(Path(slug): Path<String>) -> Result<Html<String>, ApiError> {
     let page = PAGES.iter().find(|page| page.slug == slug);
     let Page { slug, status, meaning, remedy } = page.ok_or_else(|| {

@@ -85,13 +85,19 @@ impl Gate {
     }
 
     fn is_full(&self) -> bool {
-        self.0.waiting.load(Ordering::Relaxed) >= self.0.most.max(1)
+        // Whoever is about to take a free connection does not wait for one.
+        let pool = &self.0.pool;
+        let connections = usize::try_from(pool.options().get_max_connections()).unwrap_or(usize::MAX);
+        let used = usize::try_from(pool.size()).unwrap_or(usize::MAX).saturating_sub(pool.num_idle());
+        let free = connections.saturating_sub(used);
+        self.0.waiting.load(Ordering::Relaxed) >= self.0.most.max(1) + free
     }
 
     /// Counts a refusal; gives the number of those before it in this window.
     fn refuse(&self) -> usize {
         let mut refused = self.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.since.elapsed() >= WINDOW {
+            tracing::warn!(waiting = self.0.most, "requests are refused: too many wait for the database");
             *refused = Refused { since: Instant::now(), count: 0 };
         }
         refused.count += 1;

@@ -7,6 +7,7 @@
 
 mod answer;
 mod key;
+pub mod purge;
 mod store;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Reading keys. A key is written by the statement of the effect that it guards, see `orders::store`.
+//! Reading and deleting keys. A key is written by the statement of the effect that it guards, see `orders::store`.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Answer, Error, Fingerprint, Key, Stored};
@@ -49,6 +49,30 @@ pub(crate) async fn find(
         fingerprint: row.fingerprint,
         answer: Answer { status: row.status, location: row.location, body: row.body.into() },
     }))
+}
+
+/// Deletes at most `limit` keys past their lifetime, the oldest first, and says how many. Skips what another purge or a
+/// request with the same key has locked.
+pub(super) async fn purge(pool: &PgPool, limit: i64) -> Result<u64, sqlx::Error> {
+    let deleted = sqlx::query!(
+        r#"
+        with expired as (
+            select principal, method, route, key
+            from idempotency_key
+            where expires_at <= clock_timestamp()
+            order by expires_at
+            limit $1
+            for update skip locked
+        )
+        delete from idempotency_key k
+        using expired e
+        where k.principal = e.principal and k.method = e.method and k.route = e.route and k.key = e.key
+        "#,
+        limit,
+    )
+    .execute(pool)
+    .await?;
+    Ok(deleted.rows_affected())
 }
 
 /// Reads the failure of a statement that writes a key: the lock time-out means that a request with the same key

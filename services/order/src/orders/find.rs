@@ -13,6 +13,6 @@ pub(super) async fn find(orders: &Orders, principal: Principal, id: &str) -> Res
         Scope::Customer => Some(principal.customer),
         Scope::Operator | Scope::Service => None,
     };
-    let mut connection = orders.pool.acquire().await?;
+    let mut connection = orders.gate.acquire().await?;
     store::find(&mut connection, id, customer).await?.ok_or(Error::NotFound)
 }

@@ -1,30 +1,59 @@
 //! Routes of orders.
 
+use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::header::{ETAG, IF_NONE_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope};
 use waybill_service::http::{self, ApiError};
 
 use super::list::ListQuery;
-use super::{Error, PlaceOrder, find, list, place};
+use super::{Error, Order, PlaceOrder, Status, find, list, place};
 use crate::app::AppState;
 use crate::idempotency::Key;
+use crate::paging::Paged;
 use crate::strict::Strict;
 
 /// `/v1/orders` and below.
-pub(crate) fn router() -> Router<AppState> {
-    Router::new()
-        .route(place::ROUTE, get(list_orders).post(place_order))
-        .route("/v1/orders/{id}", get(find_order))
+pub(crate) fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(list_orders, place_order)).routes(routes!(find_order))
 }
 
+/// Place an order
+///
+/// Prices are the server's. An order paid on delivery is confirmed at once, one paid by card waits for payment. The same
+/// request under the same key is answered as before, with `Idempotent-Replayed: true`, and makes no second order.
+#[utoipa::path(
+    post,
+    path = "/v1/orders",
+    tag = "orders",
+    request_body(content = PlaceOrder, content_type = "application/json"),
+    params((
+        "Idempotency-Key" = String,
+        Header,
+        description = "1 to 255 visible ASCII characters, bare or in double quotes; a UUID for each new order",
+        example = "5f0c9d0e-6d0c-4e53-9d5f-0c9d0e6d0c4e",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!#-~][!-~]{0,254}$",
+    )),
+    responses((
+        status = 201,
+        description = "The order, placed by this request or by an earlier one with this key",
+        body = Order,
+        headers(
+            ("Location" = String, description = "Path of the order"),
+            ("ETag" = String, description = "The order's version"),
+            ("Idempotent-Replayed" = Option<String>, description = "`true` when an earlier answer is repeated"),
+        ),
+    )),
+)]
 async fn place_order(
     State(state): State<AppState>,
     Customer(customer): Customer,
@@ -36,6 +65,22 @@ async fn place_order(
     Ok(([(ETAG, etag(1))], outcome).into_response())
 }
 
+/// Read an order
+///
+/// A customer sees only their own; operators and services see all.
+#[utoipa::path(
+    get,
+    path = "/v1/orders/{id}",
+    tag = "orders",
+    params(
+        ("id" = Uuid, Path, description = "Order id"),
+        ("If-None-Match" = Option<String>, Header, description = "Versions that the client has, or `*`", example = "\"1\""),
+    ),
+    responses(
+        (status = 200, description = "The order", body = Order, headers(("ETag" = String, description = "The order's version"))),
+        (status = 304, description = "The client has this version", headers(("ETag" = String, description = "The order's version"))),
+    ),
+)]
 async fn find_order(
     State(state): State<AppState>,
     principal: Principal,
@@ -51,6 +96,27 @@ async fn find_order(
     Ok(([(ETAG, etag)], Json(order)).into_response())
 }
 
+/// List the caller's orders
+///
+/// Newest first. The filters hold for all pages of a cursor.
+#[utoipa::path(
+    get,
+    path = "/v1/orders",
+    tag = "orders",
+    params(
+        ("status" = Option<Status>, Query, description = "Only orders in this state"),
+        ("createdFrom" = Option<DateTime<Utc>>, Query, description = "Placed at or after"),
+        ("createdTo" = Option<DateTime<Utc>>, Query, description = "Placed before"),
+        ("limit" = Option<i64>, Query, description = "Elements of a page, 20 if absent", minimum = 1, maximum = 100),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
+    ),
+    responses((
+        status = 200,
+        description = "One page",
+        body = Paged<Order>,
+        headers(("Link" = Option<String>, description = "The next page, if there is one")),
+    )),
+)]
 async fn list_orders(
     State(state): State<AppState>,
     principal: Principal,

@@ -57,7 +57,7 @@ pub(super) async fn list(orders: &Orders, customer: Uuid, query: ListQuery) -> R
         // One more tells whether there is a next page.
         limit: limit + 1,
     };
-    let mut connection = orders.pool.acquire().await?;
+    let mut connection = orders.gate.acquire().await?;
     let rows = store::list(&mut connection, &page).await?;
     drop(connection);
     Ok(Paged::new(rows, limit, "/v1/orders", &filter.query(), |last| {

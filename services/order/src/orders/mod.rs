@@ -11,8 +11,8 @@ mod store;
 use std::time::Duration;
 
 use clap::Args;
-use sqlx::PgPool;
 use waybill_outbox::Outbox;
+use waybill_service::gate::Gate;
 
 pub use error::{Error, Violation};
 pub use list::Position;
@@ -56,7 +56,7 @@ fn positive(text: &str) -> Result<Duration, String> {
 /// What the use cases work with.
 #[derive(Debug)]
 pub(crate) struct Orders {
-    pub(crate) pool: PgPool,
+    pub(crate) gate: Gate,
     pub(crate) outbox: Outbox,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,

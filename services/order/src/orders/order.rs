@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 use uuid::Uuid;
 use waybill_event::order::{payment_method, status};
 use waybill_event::{OrderEvent, OrderItem};
@@ -13,7 +14,7 @@ use waybill_event::{OrderEvent, OrderItem};
 pub const MAX_TOTAL: i64 = 9_007_199_254_740_991;
 
 /// States of an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     /// Waits for payment until `expires_at`.
@@ -60,7 +61,7 @@ impl Status {
 }
 
 /// How an order is paid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum PaymentMethod {
     /// By card, through the gateway, before it is confirmed.
@@ -95,19 +96,22 @@ impl<'de> Deserialize<'de> for PaymentMethod {
 }
 
 /// One line of an order.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Item {
     /// Stock keeping unit.
+    #[schema(example = "TEA-100")]
     pub sku: String,
     /// Number of pieces.
+    #[schema(minimum = 1, maximum = 1000, example = 2)]
     pub quantity: i32,
     /// Price of one piece when the order was placed, in the currency's minor unit.
+    #[schema(minimum = 0, example = 4500)]
     pub unit_price: i64,
 }
 
 /// An order as it is stored, and as the API shows it. Amounts are in the currency's minor unit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
     /// UUIDv7.
@@ -117,20 +121,26 @@ pub struct Order {
     /// Where it stands.
     pub status: Status,
     /// Raised by every change; the ETag.
+    #[schema(minimum = 1, example = 1)]
     pub version: i64,
     /// ISO 4217 code.
+    #[schema(pattern = "^[A-Z]{3}$", example = "KRW")]
     pub currency: String,
     /// Lines as the customer gave them.
     pub items: Vec<Item>,
     /// Sum of quantity times unit price.
+    #[schema(minimum = 0, maximum = 9007199254740991i64, example = 9000)]
     pub total: i64,
     /// How it is paid.
     pub payment_method: PaymentMethod,
     /// Points that paid for a part of it.
+    #[schema(minimum = 0)]
     pub points_used: i64,
     /// Money received.
+    #[schema(minimum = 0)]
     pub paid: i64,
     /// Money given back.
+    #[schema(minimum = 0)]
     pub refunded: i64,
     /// Amount on which points are earned; 0 until confirmed. For the event only.
     #[serde(skip)]
@@ -139,9 +149,11 @@ pub struct Order {
     #[serde(skip)]
     pub earn_rate_bp: i32,
     /// Why it ended as it did.
+    #[schema(required = true)]
     pub reason: Option<String>,
     /// When it expires while it waits for payment.
     #[serde(serialize_with = "optional_time")]
+    #[schema(required = true)]
     pub expires_at: Option<DateTime<Utc>>,
     /// When it was placed, by the database's clock.
     #[serde(serialize_with = "time")]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 use waybill_event::order::event_type;
 
@@ -24,28 +25,33 @@ pub(super) const ROUTE: &str = "/v1/orders";
 
 /// The body of `POST /v1/orders`. Its serialized form is what the fingerprint of an idempotency key is taken of:
 /// add fields at the end, optional and skipped when absent, or keys of running clients no longer match.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlaceOrder {
     /// What is ordered; 1 to 100 lines, each stock keeping unit once.
     #[serde(deserialize_with = "strict::list")]
+    #[schema(min_items = 1, max_items = 100)]
     pub items: Vec<PlaceItem>,
     /// ISO 4217 code; every product must be sold in it.
+    #[schema(pattern = "^[A-Z]{3}$", example = "KRW")]
     pub currency: String,
     /// How it will be paid.
     pub payment_method: PaymentMethod,
     /// What the customer was shown, in the currency's minor unit; refused when it is not the total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 9007199254740991i64)]
     pub expected_amount: Option<i64>,
 }
 
 /// One wanted line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlaceItem {
     /// Stock keeping unit.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", example = "TEA-100")]
     pub sku: String,
     /// Number of pieces, 1 to 1000.
+    #[schema(minimum = 1, maximum = 1000, example = 2)]
     pub quantity: i32,
 }
 
@@ -65,7 +71,7 @@ pub(super) async fn place(
     let fingerprint = Fingerprint::of(&request)?;
     let scope = Scope { principal: customer, method: "POST", route: ROUTE, key };
     // One connection for both statements: the second never queues behind other requests' first.
-    let mut connection = orders.pool.acquire().await?;
+    let mut connection = orders.gate.acquire().await?;
     let read = store::read_for_placing(&mut connection, &scope, &request.items).await?;
     // Before the prices are judged: a replay answers as it did, whatever the products cost today.
     if let Some(stored) = read.stored {

@@ -4,19 +4,24 @@ mod http;
 mod store;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 pub(crate) use http::router;
 
 /// A product that can be ordered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Product {
     /// Stock keeping unit.
+    #[schema(example = "TEA-100")]
     pub sku: String,
     /// Name, for people.
+    #[schema(example = "Green tea, 100 g")]
     pub name: String,
     /// Price of one piece, in the currency's minor unit.
+    #[schema(minimum = 0, example = 4500)]
     pub unit_price: i64,
     /// ISO 4217 code.
+    #[schema(example = "KRW")]
     pub currency: String,
 }

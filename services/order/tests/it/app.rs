@@ -173,7 +173,7 @@ impl Answer {
             problems::PAGES.iter().any(|page| page.slug == code && page.status == status),
             "no page: {code}"
         );
-        assert_eq!(matches!(status, 409 | 503), self.header("retry-after").is_some(), "{problem}");
+        assert_eq!(matches!(status, 409 | 429 | 503), self.header("retry-after").is_some(), "{problem}");
         problem
     }
 

@@ -2,10 +2,14 @@
 
 mod app;
 mod bodies;
+mod door;
 mod http;
 mod idempotency;
 mod list;
+mod logs;
+mod openapi;
 mod outbox;
 mod place;
+mod purge;
 mod round_trips;
 mod wire;

@@ -75,6 +75,7 @@ async fn traced(request: Request, next: Next) -> Response {
             Err(_) => {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", "the request took too long")
                     .retry_after(Duration::from_secs(1))
+                    .source(std::io::Error::from(std::io::ErrorKind::TimedOut))
                     .into_response()
             }
         }
@@ -147,9 +148,10 @@ impl opentelemetry::propagation::Extractor for Carrier<'_> {
 }
 
 fn log(error: &ApiError, request_id: &str) {
-    let cause = error.causes().unwrap_or_default();
+    let cause = error.causes();
     let (code, status) = (error.code(), error.status().as_u16());
-    if error.status().is_server_error() {
+    // A 5xx without a cause is a refusal under load, and too many to log each; who refuses warns.
+    if error.status().is_server_error() && cause.is_some() {
         tracing::error!(code, status, request_id, cause, "request failed");
     } else {
         tracing::debug!(code, status, request_id, cause, "request refused");
