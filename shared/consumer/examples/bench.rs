@@ -18,9 +18,9 @@ use waybill_event::{Event, MessageId, OrderEvent};
 
 const PARTITIONS: i32 = 6;
 
-async fn throughput(batches: bool, count: usize) -> f64 {
+async fn throughput(batches: bool, partitions: i32, count: usize) -> f64 {
     let (database, topics, ledger) =
-        (load::database().await, load::filled(PARTITIONS, count, 0).await, Ledger::default());
+        (load::database().await, load::filled(partitions, count, 0).await, Ledger::default());
     let subscription = Subscription::new(OrderEvent::TOPIC, GROUP);
     let subscribed = match batches {
         true => subscription.batch_handler(ledger.clone()),
@@ -32,12 +32,13 @@ async fn throughput(batches: bool, count: usize) -> f64 {
 /// The same transactions without Kafka, as many at a time as there are partitions.
 async fn bare(batches: bool, count: usize) -> f64 {
     let database = load::database().await;
-    let (harness, ledger) = (Harness::new(database.pool.clone(), GROUP), Ledger::default());
+    let ledger = Ledger::default();
     let share = count / PARTITIONS as usize;
     let orders: Vec<Vec<OrderEvent>> =
         (0..PARTITIONS).map(|_| (0..share).map(|_| load::order(false)).collect()).collect();
     let started = Instant::now();
     let each = orders.iter().map(async |orders| {
+        let harness = Harness::new(database.pool.clone(), GROUP);
         for chunk in orders.chunks(200) {
             let messages = chunk.iter().cloned().map(Message::new).collect();
             match batches {
@@ -126,12 +127,16 @@ async fn latency(rate: u32, seconds: u32) {
 async fn main() {
     println!("{PARTITIONS} partitions, messages/s, best of 3");
     for (name, batches, count) in [("single messages", false, 12_000), ("batches", true, 120_000)] {
+        let alone = throughput(batches, 1, count / 4).await;
         let (mut through, mut without) = (0.0_f64, 0.0_f64);
         for _ in 0..3 {
-            through = through.max(throughput(batches, count).await);
+            through = through.max(throughput(batches, PARTITIONS, count).await);
             without = without.max(bare(batches, count).await);
         }
-        println!("{name:<16} {through:>8.0}   without Kafka {without:>8.0}   ratio {:.2}", through / without);
+        let ratio = through / without;
+        println!(
+            "{name:<16} {through:>8.0}   without Kafka {without:>8.0}   ratio {ratio:.2}   one partition {alone:>8.0}"
+        );
     }
     println!("produce to ..., 16 partitions");
     latency(200, 20).await;

@@ -37,7 +37,7 @@ async fn main() {
         "{:<12} {:>10} {:>10} {:>10} {:>7}",
         "handler", "partitions", "no poison", "1 % poison", "ratio"
     );
-    for (kind, count) in [("outcomes", 60_000), ("whole call", 60_000), ("single", 12_000)] {
+    for (kind, count) in [("outcomes", 40_000), ("whole call", 40_000), ("single", 10_000)] {
         for partitions in [1, 6] {
             let (mut clean, mut poisoned) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {

@@ -77,7 +77,7 @@ impl Settings {
             batch_size: 200,
             batch_wait: Duration::from_millis(5),
             parallel_batches: 8,
-            buffer_records: 1_000,
+            buffer_records: 5_000,
             buffer_bytes: 8 << 20,
             session_timeout: Duration::from_secs(30),
             heartbeat: Duration::from_secs(3),
@@ -134,7 +134,8 @@ impl Settings {
             // Without both, one consumer prefetches 64 MB, and a smaller queue fetches in gaps of a second.
             .set("queued.max.messages.kbytes", "16384")
             .set("fetch.queue.backoff.ms", "20")
-            // A resumed partition joins the next fetch; the one under way must not wait long for the others.
+            // A resumed partition joins the next fetch; the one under way must not wait long for the others. What is
+            // there already is answered at once, so this delays no message.
             .set("fetch.wait.max.ms", "100")
             .set("topic.metadata.refresh.interval.ms", "30000")
             .set("statistics.interval.ms", millis(self.watchdog_interval));

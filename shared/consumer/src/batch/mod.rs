@@ -4,6 +4,7 @@
 //! letters are handed back to be published, offsets are the caller's.
 
 mod transaction;
+mod verdict;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use crate::{
     settings::Settings,
     work::{Around, Failed, Work},
 };
-use transaction::{Chunk, Trouble};
+use verdict::{Chunk, Trouble};
 
 /// More than 64 open subtransactions overflow the server's cache of them, and every reader pays.
 const SAVEPOINTS: usize = 50;

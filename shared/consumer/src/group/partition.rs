@@ -28,6 +28,9 @@ use crate::{
 /// How long the end of a buffer is looked at for more before the batch closes.
 const LULL: Duration = Duration::from_millis(1);
 
+/// How long the request is waited for that wakes the client's thread; its answer is not needed.
+const WAKE: Duration = Duration::from_millis(200);
+
 /// What a worker tells the loop.
 #[derive(Debug)]
 pub(super) enum Report {
@@ -89,7 +92,7 @@ impl Partition {
     }
 
     /// Buffers a record; pauses the partition when the buffer is full.
-    pub(super) fn push(&mut self, record: Record, client: &Client) {
+    pub(super) fn push(&mut self, record: Record, client: &Arc<Client>) {
         self.state.buffer.records.fetch_add(1, Ordering::SeqCst);
         self.state.buffer.bytes.fetch_add(record.size(), Ordering::SeqCst);
         // A worker that is gone has been stopped, or has reported its panic.
@@ -106,10 +109,18 @@ impl Partition {
     }
 
     /// Fetches again once the buffer is half empty.
-    pub(super) fn resume(&mut self, client: &Client) {
+    pub(super) fn resume(&mut self, client: &Arc<Client>) {
         if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, 2) {
             self.resume_now(client);
+            self.wake(client);
         }
+    }
+
+    /// The client's thread for this broker sleeps for up to a second when it had nothing to fetch, and a resume does
+    /// not wake it. A request to the broker does.
+    fn wake(&self, client: &Arc<Client>) {
+        let ((topic, partition), client) = (self.key.clone(), Arc::clone(client));
+        tokio::task::spawn_blocking(move || client.fetch_watermarks(&topic, partition, WAKE).map(drop));
     }
 
     /// Whatever the buffer holds: a pause must not outlive the assignment.

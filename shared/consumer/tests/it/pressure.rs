@@ -1,14 +1,18 @@
 //! Slow handlers: buffers stay bounded, polling goes on, nothing is skipped.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::Semaphore;
-use waybill_consumer::GroupProtocol;
+use waybill_consumer::{GroupProtocol, Subscription};
 use waybill_event::{Event, OrderEvent};
 use waybill_testkit::{Topics, eventually};
 
 use crate::support::{
-    Act, Effects, Running, Source, database, each, effects, ids, orders, settings, topics, until_committed,
+    Act, Batches, Effects, GROUP, Running, Source, database, each, effects, ids, orders, settings, topics,
+    until_committed, until_effects,
 };
 
 #[tokio::test]
@@ -30,6 +34,24 @@ async fn a_full_buffer_pauses_its_partition_and_loses_nothing() {
     until_committed(&topics, 0, 400).await;
     assert_eq!(running.status.paused(), 0);
     assert_eq!(effects(&database.pool).await, ids(&sent), "in order, no gap, none twice");
+    running.stop().await;
+}
+
+/// The client's thread sleeps for up to a second when every partition of its broker is paused, and a resume alone does
+/// not wake it: thirty pauses must not take thirty seconds.
+#[tokio::test]
+async fn a_partition_alone_is_not_slowed_by_its_pauses() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let (source, sent) = (Source::new(&topics), orders(4_000));
+    source.orders(0, &sent).await;
+    let mut settings = settings(&topics);
+    (settings.batch_size, settings.buffer_records) = (50, 100);
+    let batches = Subscription::new(OrderEvent::TOPIC, GROUP).batch_handler(Batches(handler));
+    let running = Running::start(&database.pool, settings, batches);
+    until_effects(&database.pool, 1).await;
+    let started = Instant::now();
+    assert_eq!(until_effects(&database.pool, 4_000).await, ids(&sent));
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     running.stop().await;
 }
 
