@@ -83,6 +83,8 @@ pub struct Stats {
     pub dead: AtomicI64,
     /// Blocked keys in the last sample.
     pub blocked: AtomicI64,
+    /// The lowest floor of the owned buckets, a seq.
+    pub floor: AtomicU64,
     /// Held rows in the last sample.
     pub held: AtomicI64,
     /// Age of the oldest held row in the last sample, milliseconds.
@@ -108,6 +110,7 @@ pub struct Snapshot {
     oldest_held_seconds: f64,
     inversions: u64,
     below_floor: u64,
+    floor: u64,
     paused_topics: BTreeMap<String, String>,
 }
 
@@ -140,6 +143,7 @@ impl Stats {
             oldest_held_seconds: self.oldest_held_millis.load(Relaxed) as f64 / 1000.0,
             inversions: self.inversions.load(Relaxed),
             below_floor: self.below_floor.load(Relaxed),
+            floor: self.floor.load(Relaxed),
             paused_topics: self.paused(),
         }
     }

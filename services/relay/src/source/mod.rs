@@ -5,6 +5,8 @@ mod failure;
 mod floor;
 mod intake;
 mod lease;
+#[cfg(test)]
+mod lease_model;
 mod listen;
 mod mark;
 mod order;

@@ -78,7 +78,7 @@ async fn five_thousand_rows_behind_a_poison_row_wait_alone_and_come_after_it_in_
     let followers = "select count(messaging.append(gen_random_uuid(), 'order', 'poison', 't', $1, convert_to(n::text, 'UTF8')))
          from generate_series(1, 5000) n";
     sqlx::query(followers).bind(world.topics.name("orders.v1")).execute(world.pool()).await.expect("appends");
-    let relay = world.relay(&["--relay-sample-interval", "100ms"]).await;
+    let relay = world.relay(&["--relay-sample-interval", "100ms", "--relay-full-scan", "800ms"]).await;
     world.wait_for_count("dead_at is not null", 1).await;
     let started = std::time::Instant::now();
     world.write("orders.v1", 20, 5).await;

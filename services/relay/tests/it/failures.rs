@@ -5,16 +5,9 @@ use std::collections::BTreeSet;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
-use waybill_service::health::{ProbeConfig, probe};
-
 use waybill_testkit::Topics;
 
-use crate::support::{Relay, World, becomes, noise};
-
-async fn ready(relay: &Relay) -> Result<(), String> {
-    let config = ProbeConfig { http_listen: relay.address, path: "/readyz".to_owned() };
-    probe(config).await.map_err(|e| e.to_string())
-}
+use crate::support::{World, becomes, noise};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_too_large_for_its_topic_dies_and_blocks_its_key_alone() {
@@ -62,7 +55,7 @@ async fn a_row_too_large_for_its_topic_dies_and_blocks_its_key_alone() {
         (load(&stats.dead), load(&stats.blocked), load(&stats.unsent))
     };
     becomes((2, 2, 0), async || figure()).await;
-    ready(&relay).await.expect("a dead row never turns readiness off");
+    relay.ready().await.expect("a dead row never turns readiness off");
     relay.stop().await;
 }
 
@@ -76,7 +69,7 @@ async fn an_unknown_topic_pauses_alone_kills_nothing_and_goes_on_when_it_appears
     becomes(true, async || relay.stats[0].paused().contains_key(&world.topics.name("points.v1"))).await;
     world.write("orders.v1", 30, 10).await;
     world.wait_for_count("sent_at is not null", 300).await;
-    ready(&relay).await.expect("a paused topic does not turn readiness off");
+    relay.ready().await.expect("a paused topic does not turn readiness off");
     assert_eq!(world.count("dead_at is not null or held_at is not null or attempts > 0").await, 0);
 
     world.topics.add("points.v1", 4, &[]).await;
@@ -154,7 +147,7 @@ async fn a_standby_is_refused() {
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(shadow)).execute(world.pool()).await.expect("shadows");
     let relay = world.relay(&[]).await;
-    becomes(true, async || ready(&relay).await.is_err_and(|e| e.contains("standby"))).await;
+    becomes(true, async || relay.ready().await.is_err_and(|e| e.contains("standby"))).await;
     assert_eq!(relay.get(|s| &s.published) + relay.get(|s| &s.buckets), 0);
     relay.stop().await;
 }

@@ -2,10 +2,12 @@
 
 mod dead;
 mod failures;
+mod floors;
 mod leases;
 mod order;
 mod outage;
 mod plans;
+mod pooler;
 mod records;
 mod republish;
 mod support;

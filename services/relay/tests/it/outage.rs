@@ -16,11 +16,21 @@ struct Mock {
 
 impl Mock {
     async fn start() -> Self {
+        Self::of(1).await
+    }
+
+    /// Every partition is led by broker 1.
+    async fn of(brokers: i32) -> Self {
         let world = World::new(&[]).await;
-        let cluster = MockCluster::new(1).expect("mock cluster");
-        cluster.create_topic(&world.topics.name("orders.v1"), 4, 1).expect("topic");
+        let cluster = MockCluster::new(brokers).expect("mock cluster");
+        for topic in ["orders.v1", "points.v1"] {
+            cluster.create_topic(&world.topics.name(topic), 4, 1).expect("topic");
+            for partition in 0..4 {
+                cluster.partition_leader(&world.topics.name(topic), partition, Some(1)).expect("a leader");
+            }
+        }
         let sources = [("order", &world.database)];
-        let settings = ["--relay-lease-renew", "100ms"];
+        let settings = ["--relay-lease-renew", "100ms", "--relay-topic-retry", "200ms"];
         let relay = world.relay_of(&sources, &cluster.bootstrap_servers(), &settings).await;
         relay.wait_for(|s| &s.buckets, 64).await;
         Self { world, cluster, relay }
@@ -97,5 +107,63 @@ async fn rows_in_flight_are_purged_with_their_producer_when_the_lease_is_lost() 
         .await
         .expect("frees");
     mock.relay.wait_for(|s| &s.published, 50).await;
+    mock.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_broker_calls_invalid_dies_only_after_it_failed_alone() {
+    let mock = Mock::start().await;
+    let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
+    // Once: it is tried alone and passes.
+    mock.cluster.request_errors(RDKafkaApiKey::Produce, &[invalid]);
+    mock.world.append("orders.v1", "k", b"1").await;
+    mock.relay.wait_for(|s| &s.published, 1).await;
+    assert_eq!(mock.world.count("dead_at is not null").await, 0);
+    // Twice: it is dead, and its key waits.
+    mock.cluster.request_errors(RDKafkaApiKey::Produce, &[invalid; 2]);
+    mock.world.append("orders.v1", "k", b"2").await;
+    mock.world.wait_for_count("dead_at is not null and attempts = 2", 1).await;
+    mock.world.append("orders.v1", "k", b"3").await;
+    mock.world.append("orders.v1", "other", b"4").await;
+    mock.relay.wait_for(|s| &s.published, 2).await;
+    mock.world.wait_for_count("held_at is not null", 1).await;
+    assert_eq!(mock.relay.get(|s| &s.inversions), 0);
+    mock.relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_may_not_be_written_any_more_pauses_alone_and_goes_on_when_it_may() {
+    let mock = Mock::start().await;
+    let (topic, denied) =
+        (mock.world.topics.name("orders.v1"), RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED);
+    mock.cluster.topic_error(&topic, denied).expect("denies");
+    mock.cluster.request_errors(RDKafkaApiKey::Produce, &[denied]);
+    mock.world.append("orders.v1", "k", b"1").await;
+    becomes(true, async || mock.relay.stats[0].paused().contains_key(&topic)).await;
+    mock.world.write("points.v1", 10, 5).await;
+    mock.relay.wait_for(|s| &s.published, 50).await;
+    mock.relay.ready().await.expect("one topic does not make a relay useless");
+    assert_eq!(mock.world.count("dead_at is not null or attempts > 0").await, 0);
+    mock.cluster.topic_error(&topic, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).expect("permits");
+    mock.relay.wait_for(|s| &s.published, 51).await;
+    assert!(mock.relay.stats[0].paused().is_empty());
+    mock.settles().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_partition_stalls_neither_the_others_of_its_topic_nor_other_topics() {
+    let mock = Mock::of(2).await;
+    let topic = mock.world.topics.name("orders.v1");
+    mock.cluster.partition_leader(&topic, 0, Some(2)).expect("a leader of its own");
+    mock.world.write("orders.v1", 40, 1).await;
+    mock.relay.wait_for(|s| &s.published, 40).await;
+    mock.cluster.broker_down(2).expect("down");
+    // More than the whole window takes, all before what follows.
+    mock.world.backlog("orders.v1", 4_000, 20_000).await;
+    mock.world.write("points.v1", 20, 5).await;
+    let dead = "topic like '%orders.v1' and bucket % 4 = 0";
+    mock.world.wait_for_count(&format!("sent_at is null and not ({dead})"), 0).await;
+    assert!(mock.world.count(&format!("sent_at is null and {dead}")).await > 1_000, "the dead one waits");
+    mock.cluster.broker_up(2).expect("up");
     mock.settles().await;
 }

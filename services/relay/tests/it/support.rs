@@ -13,6 +13,7 @@ use uuid::Uuid;
 use waybill_relay::app::Error;
 use waybill_relay::metrics::Stats;
 use waybill_relay::{App, Config};
+use waybill_service::health::{ProbeConfig, probe};
 use waybill_testkit as testkit;
 
 pub(crate) struct World {
@@ -63,7 +64,13 @@ impl World {
         bootstrap: &str,
         settings: &[&str],
     ) -> Relay {
-        let config = self.config(sources, bootstrap, settings);
+        let urls: Vec<(&str, &str)> = sources.iter().map(|(name, db)| (*name, db.url.as_str())).collect();
+        self.relay_at(&urls, bootstrap, settings).await
+    }
+
+    /// A relay whose sources are reached at given URLs.
+    pub(crate) async fn relay_at(&self, urls: &[(&str, &str)], bootstrap: &str, settings: &[&str]) -> Relay {
+        let config = self.config(urls, bootstrap, settings);
         let app = App::build(config).await.expect("relay is built");
         let address = app.local_addr().expect("bound");
         let stats = app.stats().iter().map(|(_, stats)| stats.clone()).collect();
@@ -72,11 +79,11 @@ impl World {
         Relay { stats, address, stop, task }
     }
 
-    fn config(&self, sources: &[(&str, &Database)], bootstrap: &str, settings: &[&str]) -> Config {
+    fn config(&self, sources: &[(&str, &str)], bootstrap: &str, settings: &[&str]) -> Config {
         let mut args = vec!["relay", "--http-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
         args.extend(["--kafka-bootstrap", bootstrap, "--topic-prefix", &self.topics.prefix]);
         args.extend(settings);
-        let sources = sources.iter().map(|(name, database)| format!("--source={name}={}", database.url));
+        let sources = sources.iter().map(|(name, url)| format!("--source={name}={url}"));
         let sources: Vec<String> = sources.collect();
         args.extend(sources.iter().map(String::as_str));
         Cli::try_parse_from(args).expect("settings are legal").config
@@ -197,6 +204,12 @@ impl Relay {
 
     pub(crate) async fn wait_for(&self, figure: impl Fn(&Stats) -> &AtomicU64, expected: u64) {
         becomes(expected, async || self.get(&figure)).await;
+    }
+
+    /// Whether it is ready, else why not.
+    pub(crate) async fn ready(&self) -> Result<(), String> {
+        let config = ProbeConfig { http_listen: self.address, path: "/readyz".to_owned() };
+        probe(config).await.map_err(|e| e.to_string())
     }
 
     /// The orderly end.

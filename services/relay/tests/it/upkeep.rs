@@ -83,3 +83,60 @@ async fn a_purge_takes_rows_past_their_retention_and_never_unsent_dead_or_held_o
     assert_eq!(relay.get(|s| &s.purged), 2_500);
     relay.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_is_cut_off_costs_latency_only_and_listens_again() {
+    let world = World::new(&["orders.v1"]).await;
+    let relay = world.relay(&[]).await;
+    relay.wait_for(|s| &s.buckets, 64).await;
+    let listeners = async || -> Vec<i32> {
+        sqlx::query_scalar(
+            "select pid from pg_stat_activity where datname = current_database()
+                and application_name = 'waybill-relay-listen' and query ilike 'listen%' and state = 'idle'",
+        )
+        .fetch_all(world.pool())
+        .await
+        .expect("sessions")
+    };
+    becomes(1, async || listeners().await.len()).await;
+    let first = listeners().await[0];
+    sqlx::query("select pg_terminate_backend($1)").bind(first).execute(world.pool()).await.expect("ends it");
+    world.append("orders.v1", "k", b"x").await;
+    world.wait_for_count("sent_at is null", 0).await;
+    becomes(true, async || listeners().await.first().is_some_and(|pid| *pid != first)).await;
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outbox_has_one_index_for_living_rows_and_two_that_are_empty_while_all_is_well() {
+    let world = World::new(&["orders.v1"]).await;
+    world.write("orders.v1", 10, 10).await;
+    let relay = world.relay(&[]).await;
+    world.wait_for_count("sent_at is null", 0).await;
+    relay.stop().await;
+    let indexes: Vec<(String, i64)> = sqlx::query_as(
+        "select indexrelname::text, coalesce((select count(*) from messaging.outbox where
+             (indexrelname = 'outbox_dead_idx' and dead_at is not null and skipped_at is null)
+             or (indexrelname = 'outbox_held_idx' and held_at is not null)), 0)
+         from pg_stat_user_indexes where relname = 'outbox' order by 1",
+    )
+    .fetch_all(world.pool())
+    .await
+    .expect("indexes");
+    let names: Vec<&str> = indexes.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["outbox_dead_idx", "outbox_held_idx", "outbox_pkey", "outbox_unsent_idx"]);
+    assert!(indexes.iter().all(|(_, rows)| *rows == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_relays_own_sessions_have_the_settings_that_its_plans_rest_on() {
+    let world = World::new(&["orders.v1"]).await;
+    let store = waybill_relay::source::store::Store::new(
+        &(*world.pool().connect_options()).clone(),
+        waybill_relay::source::store::Pooler::None,
+    );
+    for (name, value) in waybill_relay::source::store::SESSION {
+        assert_eq!(store.setting(name).await.expect("answers"), value, "{name}");
+    }
+    store.close().await;
+}

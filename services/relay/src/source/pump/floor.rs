@@ -76,6 +76,9 @@ impl Pump {
             Ok(lowest) if forgotten == self.cursors.forgotten() => {
                 if let Some(ceiling) = self.floor.prove(lowest.xmin, lowest.cut, Instant::now()) {
                     self.cursors.raise(ceiling, &lowest.buckets);
+                    let floors = self.cursors.floors(self.leases.serving(Instant::now()));
+                    let lowest = floors.iter().map(|(_, floor)| floor.unsigned_abs()).min();
+                    self.setup.stats.floor.store(lowest.unwrap_or(0), Relaxed);
                 }
             }
             _ => self.floor.restart(),

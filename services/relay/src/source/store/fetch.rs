@@ -81,7 +81,7 @@ impl Store {
             &known,
             over,
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         session.end().await?;
 

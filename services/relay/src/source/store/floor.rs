@@ -43,12 +43,12 @@ impl Store {
         let seq = sqlx::query_scalar!(
             "select pg_sequence_last_value(pg_get_serial_sequence('messaging.outbox', 'seq')::regclass)"
         )
-        .fetch_one(&mut *session)
+        .fetch_one(&mut session)
         .await?;
         session.end().await?;
         let mut session = self.lazy().await?;
         let xid = sqlx::query_scalar!(r#"select pg_current_xact_id()::text::bigint as "xid!""#)
-            .fetch_one(&mut *session)
+            .fetch_one(&mut session)
             .await?;
         session.end().await?;
         Ok(Ceiling { seq: seq.unwrap_or(0), xid })
@@ -63,34 +63,10 @@ impl Store {
         let paused: Vec<&str> = paused.iter().map(|topic| &**topic).collect();
         let over = if paused.is_empty() { 1 } else { OVER_PAUSED };
         let mut session = self.main().await?;
-        let records = sqlx::query!(
-            r#"
-            select
-                p.bucket as "bucket!", messaging.relay_server() + q.times as "era!",
-                pg_snapshot_xmin(pg_current_snapshot())::text::bigint as "xmin!",
-                w.lowest, w.passed, w.read as "read!"
-            from unnest($1::smallint[], $2::bigint[]) as p (bucket, floor)
-            join messaging.relay_requeue q on q.bucket = p.bucket
-            cross join lateral (
-                select
-                    min(o.seq) filter (where o.topic <> all ($3::text[])) as lowest,
-                    max(o.seq) as passed, count(*) as read
-                from (
-                    select o.seq, o.topic from messaging.outbox o
-                    where (o.bucket, o.seq) > (p.bucket, p.floor) and (o.bucket, o.seq) < (p.bucket + 1, 0)
-                        and o.sent_at is null and o.dead_at is null and o.held_at is null
-                    order by o.bucket, o.seq
-                    limit $4
-                ) o
-            ) w
-            "#,
-            &buckets,
-            &floors,
-            &paused as &[&str],
-            over,
-        )
-        .fetch_all(&mut *session)
-        .await?;
+        let records =
+            sqlx::query_file!("src/source/store/lowest.sql", &buckets, &floors, &paused as &[&str], over,)
+                .fetch_all(&mut session)
+                .await?;
         session.end().await?;
         let mut lowest = Lowest::default();
         for record in records {
@@ -115,30 +91,10 @@ impl Store {
         let (buckets, floors): (Vec<i16>, Vec<i64>) = floors.iter().copied().unzip();
         let paused: Vec<&str> = paused.iter().map(|topic| &**topic).collect();
         let mut session = self.main().await?;
-        let records = sqlx::query!(
-            r#"
-            select p.bucket as "bucket!", messaging.relay_server() + q.times as "era!", w.unsent as "unsent!"
-            from unnest($1::smallint[], $2::bigint[]) as p (bucket, floor)
-            join messaging.relay_requeue q on q.bucket = p.bucket
-            cross join lateral (
-                select count(*) as unsent
-                from (
-                    select from messaging.outbox o
-                    where (o.bucket, o.seq) > (p.bucket, 0) and (o.bucket, o.seq) <= (p.bucket, p.floor)
-                        and o.sent_at is null and o.dead_at is null and o.held_at is null
-                        and o.topic <> all ($3::text[])
-                    limit $4
-                ) o
-            ) w
-            where w.unsent > 0
-            "#,
-            &buckets,
-            &floors,
-            &paused as &[&str],
-            MOST,
-        )
-        .fetch_all(&mut *session)
-        .await?;
+        let records =
+            sqlx::query_file!("src/source/store/below.sql", &buckets, &floors, &paused as &[&str], MOST,)
+                .fetch_all(&mut session)
+                .await?;
         session.end().await?;
         Ok(records.into_iter().map(|r| (r.bucket, r.era, r.unsent)).collect())
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::PgConnection;
 use waybill_outbox::BUCKETS;
 
 use super::super::lease::{Round, share};
+use super::session::Session;
 use super::{Error, Store};
 
 impl Store {
@@ -40,8 +40,8 @@ impl Store {
     ) -> Result<Round, Error> {
         // Before anything is sent: see `Leases::renew`.
         let started = Instant::now();
-        let mut session = self.main().await?;
-        let db = &mut *session;
+        let mut session = self.keep().await?;
+        let db = &mut session;
         if sqlx::query_scalar!(r#"select pg_is_in_recovery() as "standby!""#).fetch_one(&mut *db).await? {
             return Err(Error::Standby);
         }
@@ -60,7 +60,7 @@ impl Store {
     /// What the database answers.
     pub(crate) async fn release(&self, instance: &str, leases: &[(i16, i64)]) -> Result<(), Error> {
         let (buckets, epochs): (Vec<i16>, Vec<i64>) = leases.iter().copied().unzip();
-        let mut session = self.main().await?;
+        let mut session = self.keep().await?;
         sqlx::query!(
             "update messaging.relay_lease l
              set owner = null, expires_at = '-infinity'
@@ -70,7 +70,7 @@ impl Store {
             &buckets,
             &epochs,
         )
-        .execute(&mut *session)
+        .execute(&mut session)
         .await?;
         session.end().await
     }
@@ -80,15 +80,15 @@ impl Store {
     /// # Errors
     /// What the database answers.
     pub(crate) async fn sign_off(&self, instance: &str) -> Result<(), Error> {
-        let mut session = self.main().await?;
+        let mut session = self.keep().await?;
         sqlx::query!("delete from messaging.relay_instance where id = $1", instance)
-            .execute(&mut *session)
+            .execute(&mut session)
             .await?;
         session.end().await
     }
 }
 
-async fn heartbeat(db: &mut PgConnection, instance: &str, ttl: Duration) -> Result<i64, Error> {
+async fn heartbeat(db: &mut Session, instance: &str, ttl: Duration) -> Result<i64, Error> {
     sqlx::query!(
         "insert into messaging.relay_instance (id, last_seen) values ($1, messaging.now())
          on conflict (id) do update set last_seen = excluded.last_seen",
@@ -116,7 +116,7 @@ async fn heartbeat(db: &mut PgConnection, instance: &str, ttl: Duration) -> Resu
 }
 
 async fn renew(
-    db: &mut PgConnection,
+    db: &mut Session,
     instance: &str,
     ttl: Duration,
     held: &[(i16, i64)],
@@ -139,7 +139,7 @@ async fn renew(
 }
 
 async fn acquire(
-    db: &mut PgConnection,
+    db: &mut Session,
     instance: &str,
     ttl: Duration,
     most: usize,

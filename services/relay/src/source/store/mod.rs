@@ -1,7 +1,8 @@
 //! All SQL of a source.
 //!
-//! Two pools: the second one, for marks and purges, does not wait for the disk (`synchronous_commit=off`). A mark
+//! Three pools: the second one, for marks and purges, does not wait for the disk (`synchronous_commit=off`). A mark
 //! lost with the server means that a row is sent again; a lost lease would mean two owners, so leases do wait.
+//! They have a pool of their own: a table that is locked elsewhere may stop every other statement, never a renewal.
 
 mod fetch;
 mod floor;
@@ -35,10 +36,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ACQUIRE: Duration = Duration::from_secs(3);
 /// A connection idle for less is handed out without a ping.
 const FRESH: Duration = Duration::from_secs(1);
-/// Connections for leases, fetches and outcomes; one of each may run at the same time.
+/// Connections for fetches and outcomes; one of each may run at the same time.
 const MAIN: u32 = 6;
 /// Connections for marks and purges.
 const LAZY: u32 = 2;
+/// Connections for leases.
+const KEEP: u32 = 2;
 
 /// Settings of every session.
 ///
@@ -62,6 +65,7 @@ pub const SESSION: [(&str, &str); 8] = [
 pub struct Store {
     main: PgPool,
     lazy: PgPool,
+    keep: PgPool,
     pooler: Pooler,
     connections: Arc<AtomicU64>,
 }
@@ -138,7 +142,13 @@ impl Store {
                 })
                 .connect_lazy_with(options)
         };
-        Self { main: pool(main, MAIN), lazy: pool(lazy, LAZY), pooler, connections }
+        Self {
+            keep: pool(main.clone(), KEEP),
+            main: pool(main, MAIN),
+            lazy: pool(lazy, LAZY),
+            pooler,
+            connections,
+        }
     }
 
     /// Connections made so far. When the number changed, the server may have restarted meanwhile and lost marks.
@@ -155,9 +165,22 @@ impl Store {
         Ok(connection.close().await?)
     }
 
-    /// Closes both pools after their connections came back.
+    /// A setting of the sessions that fetch.
+    ///
+    /// # Errors
+    /// What the database answers.
+    pub async fn setting(&self, name: &str) -> Result<String, Error> {
+        let mut session = self.main().await?;
+        let value = sqlx::query_scalar!(r#"select current_setting($1) as "value!""#, name)
+            .fetch_one(&mut session)
+            .await?;
+        session.end().await?;
+        Ok(value)
+    }
+
+    /// Closes the pools after their connections came back.
     pub async fn close(&self) {
-        tokio::join!(self.main.close(), self.lazy.close());
+        tokio::join!(self.main.close(), self.lazy.close(), self.keep.close());
     }
 }
 

@@ -5,9 +5,9 @@
 //! `relay_requeue`: a relay sees the dead row, its followers and the new count in one snapshot or none of them, so
 //! it reads the bucket from its very start and sends the dead row first.
 
-use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::session::Session;
 use super::status::Dead;
 use super::survey::MOST;
 use super::{Error, Store};
@@ -85,7 +85,7 @@ impl Store {
             most,
             MOST,
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         session.end().await?;
         Ok(dead)
@@ -98,13 +98,13 @@ impl Store {
     pub async fn decide(&self, row: &Dead, decision: Decision) -> Result<Outcome, Error> {
         let mut tx = self.transaction().await?;
         // A key may have very many followers, and they must come back together.
-        sqlx::raw_sql("set local statement_timeout = '10min'").execute(&mut *tx).await?;
+        sqlx::raw_sql("set local statement_timeout = '10min'").execute(&mut tx).await?;
         let blocker = sqlx::query_scalar!(
             "select seq from messaging.outbox_blocked where topic = $1 and key = $2 for update",
             row.topic,
             row.key,
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         if !take(&mut tx, row, decision).await? {
             return Ok(Outcome::Gone);
@@ -119,16 +119,16 @@ impl Store {
                 "update messaging.relay_requeue set times = times + 1 where bucket = $1",
                 row.bucket
             )
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
         }
-        tx.commit().await?;
+        tx.end().await?;
         Ok(Outcome::Done { released })
     }
 }
 
 /// Whether the row was still dead.
-async fn take(tx: &mut PgConnection, row: &Dead, decision: Decision) -> Result<bool, Error> {
+async fn take(tx: &mut Session, row: &Dead, decision: Decision) -> Result<bool, Error> {
     let done = sqlx::query!(
         "update messaging.outbox
          set dead_at = case when $3 then null else dead_at end,
@@ -144,7 +144,7 @@ async fn take(tx: &mut PgConnection, row: &Dead, decision: Decision) -> Result<b
 }
 
 /// Lets the key's rows go, up to its next dead row if the key blocks.
-async fn release(tx: &mut PgConnection, row: &Dead, blocks: bool) -> Result<u64, Error> {
+async fn release(tx: &mut Session, row: &Dead, blocks: bool) -> Result<u64, Error> {
     let next = if blocks {
         sqlx::query_scalar!(
             "select min(seq) from messaging.outbox

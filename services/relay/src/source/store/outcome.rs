@@ -30,7 +30,7 @@ impl Store {
             &seqs,
             &ids,
         )
-        .execute(&mut *session)
+        .execute(&mut session)
         .await?;
         session.end().await?;
         Ok(done.rows_affected())
@@ -50,7 +50,7 @@ impl Store {
             &seqs,
             &ids,
         )
-        .execute(&mut *session)
+        .execute(&mut session)
         .await?;
         session.end().await?;
         Ok(done.rows_affected())
@@ -80,7 +80,7 @@ impl Store {
             error,
             blocks,
         )
-        .execute(&mut *session)
+        .execute(&mut session)
         .await?;
         session.end().await
     }
@@ -115,7 +115,7 @@ impl Store {
             &seqs,
             &ids,
         )
-        .execute(&mut *session)
+        .execute(&mut session)
         .await?;
         session.end().await?;
         Ok(done.rows_affected())
@@ -127,32 +127,10 @@ impl Store {
     /// # Errors
     /// What the database answers.
     pub(crate) async fn purge(&self, after: i64, retention: Duration) -> Result<Purged, Error> {
-        // A row written within the retention cannot be past it, and seq order is about the order of writing:
-        // there the pass ends. So a pass reads what it deletes, and one step more.
         let mut session = self.lazy().await?;
-        let step = sqlx::query!(
-            r#"
-            with cutoff as materialized (
-                select messaging.now() - make_interval(secs => $2) as at
-            ),
-            step as materialized (
-                select seq, created_at from messaging.outbox where seq > $1 order by seq limit 1000
-            ),
-            gone as (
-                delete from messaging.outbox o using step, cutoff
-                where o.seq = step.seq and o.sent_at < cutoff.at
-                returning 1
-            )
-            select
-                (select count(*) from gone) as "rows!",
-                (select max(seq) from step) as last,
-                (select coalesce(bool_or(created_at >= cutoff.at), true) from step, cutoff) as "young!"
-            "#,
-            after,
-            retention.as_secs_f64(),
-        )
-        .fetch_one(&mut *session)
-        .await?;
+        let step = sqlx::query_file!("src/source/store/purge.sql", after, retention.as_secs_f64(),)
+            .fetch_one(&mut session)
+            .await?;
         session.end().await?;
         Ok(Purged { rows: step.rows, next: step.last.filter(|_| !step.young) })
     }

@@ -40,7 +40,7 @@ impl Store {
     pub(crate) async fn last_seq(&self) -> Result<i64, Error> {
         let mut session = self.main().await?;
         let last = sqlx::query_scalar!(r#"select coalesce(max(seq), 0) as "last!" from messaging.outbox"#)
-            .fetch_one(&mut *session)
+            .fetch_one(&mut session)
             .await?;
         session.end().await?;
         Ok(last)
@@ -79,7 +79,7 @@ impl Store {
             filter.since,
             STEP,
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         session.end().await?;
         let next = records.last().map(|record| record.seq);

@@ -1,9 +1,10 @@
 //! One connection for a statement, or for a few that belong together.
 
-use std::ops::{Deref, DerefMut};
-
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, PgTransaction, Postgres};
+use sqlx::postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::{AssertSqlSafe, Either, Execute, Executor, PgConnection, PgPool, PgTransaction, Postgres, SqlStr};
 
 use super::{Error, SESSION, Store};
 
@@ -19,42 +20,109 @@ pub enum Pooler {
 
 /// A connection of the relay's. Nothing is done until [`Session::end`] returned.
 #[derive(Debug)]
-pub(crate) enum Session {
+pub(crate) struct Session {
+    kind: Kind,
+    pooler: Pooler,
+}
+
+#[derive(Debug)]
+enum Kind {
     /// A connection of its own: each statement is a transaction.
     Own(PoolConnection<Postgres>),
-    /// Behind a pooler: a transaction, because only that keeps the connection between preparing a statement and
-    /// running it, and carries the settings.
+    /// A transaction. Behind a pooler only that keeps the connection between preparing a statement and running it,
+    /// and carries the settings.
     Pinned(PgTransaction<'static>),
 }
 
 impl Session {
     /// Commits what the session did.
     pub(crate) async fn end(self) -> Result<(), Error> {
-        match self {
-            Self::Own(connection) => drop(connection),
-            Self::Pinned(transaction) => transaction.commit().await?,
+        match self.kind {
+            Kind::Own(connection) => drop(connection),
+            Kind::Pinned(transaction) => transaction.commit().await?,
         }
         Ok(())
     }
-}
 
-impl Deref for Session {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        match self {
-            Self::Own(connection) => connection,
-            Self::Pinned(transaction) => transaction,
+    fn connection(&mut self) -> &mut PgConnection {
+        match &mut self.kind {
+            Kind::Own(connection) => connection,
+            Kind::Pinned(transaction) => transaction,
         }
+    }
+
+    fn wrap<E>(&self, query: E) -> Statement<E> {
+        Statement { query, named: self.pooler == Pooler::None }
     }
 }
 
-impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Own(connection) => connection,
-            Self::Pinned(transaction) => transaction,
-        }
+/// A statement that is prepared without a name, unless the connection is the relay's own: a name would collide with
+/// that of another client whose connection it was before. A statement cache of size 0 alone does not prevent it.
+struct Statement<E> {
+    query: E,
+    named: bool,
+}
+
+impl<'q, E: Execute<'q, Postgres>> Execute<'q, Postgres> for Statement<E> {
+    fn sql(self) -> SqlStr {
+        self.query.sql()
+    }
+
+    fn statement(&self) -> Option<&PgStatement> {
+        self.query.statement()
+    }
+
+    fn take_arguments(
+        &mut self,
+    ) -> Result<Option<<Postgres as sqlx::Database>::Arguments>, sqlx::error::BoxDynError> {
+        self.query.take_arguments()
+    }
+
+    fn persistent(&self) -> bool {
+        self.named && self.query.persistent()
+    }
+}
+
+impl<'c> Executor<'c> for &'c mut Session {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let statement = self.wrap(query);
+        self.connection().fetch_many(statement)
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let statement = self.wrap(query);
+        self.connection().fetch_optional(statement)
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        self.connection().prepare_with(sql, parameters)
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<sqlx::Describe<Postgres>, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        self.connection().describe(sql)
     }
 }
 
@@ -64,24 +132,31 @@ impl Store {
         self.session(&self.main, "on").await
     }
 
+    /// A session for leases.
+    pub(super) async fn keep(&self) -> Result<Session, Error> {
+        self.session(&self.keep, "on").await
+    }
+
     /// A session that does not wait for the disk.
     pub(super) async fn lazy(&self) -> Result<Session, Error> {
         self.session(&self.lazy, "off").await
     }
 
     /// A transaction that waits for the disk.
-    pub(super) async fn transaction(&self) -> Result<PgTransaction<'static>, Error> {
-        Ok(match self.pooler {
-            Pooler::None => self.main.begin().await?,
-            Pooler::Transaction => begin(&self.main, "on").await?,
-        })
+    pub(super) async fn transaction(&self) -> Result<Session, Error> {
+        let kind = match self.pooler {
+            Pooler::None => Kind::Pinned(self.main.begin().await?),
+            Pooler::Transaction => Kind::Pinned(begin(&self.main, "on").await?),
+        };
+        Ok(Session { kind, pooler: self.pooler })
     }
 
     async fn session(&self, pool: &PgPool, synchronous_commit: &str) -> Result<Session, Error> {
-        Ok(match self.pooler {
-            Pooler::None => Session::Own(pool.acquire().await?),
-            Pooler::Transaction => Session::Pinned(begin(pool, synchronous_commit).await?),
-        })
+        let kind = match self.pooler {
+            Pooler::None => Kind::Own(pool.acquire().await?),
+            Pooler::Transaction => Kind::Pinned(begin(pool, synchronous_commit).await?),
+        };
+        Ok(Session { kind, pooler: self.pooler })
     }
 }
 

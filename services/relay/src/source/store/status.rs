@@ -110,14 +110,14 @@ impl Store {
                ) unsent group by unsent.topic order by unsent.topic"#,
             MOST,
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         let leases = sqlx::query_as!(
             Owned,
             r#"select case when expires_at > messaging.now() then owner end as owner, count(*) as "buckets!"
                from messaging.relay_lease group by 1 order by 1"#
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         let blocked = sqlx::query_as!(
             Blocked,
@@ -130,7 +130,7 @@ impl Store {
                from messaging.outbox_blocked b order by b.blocked_at limit 100"#,
             MOST,
         )
-        .fetch_all(&mut *session)
+        .fetch_all(&mut session)
         .await?;
         session.end().await?;
         Ok(Status {

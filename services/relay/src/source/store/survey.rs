@@ -30,7 +30,7 @@ impl Store {
     pub async fn sample(&self, buckets: &[i16]) -> Result<Sample, Error> {
         let mut session = self.main().await?;
         let sample =
-            sqlx::query_file!("src/source/store/sample.sql", buckets, MOST,).fetch_one(&mut *session).await?;
+            sqlx::query_file!("src/source/store/sample.sql", buckets, MOST,).fetch_one(&mut session).await?;
         session.end().await?;
         Ok(Sample {
             oldest: sample.oldest.max(0.0),
