@@ -33,7 +33,16 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
     post,
     path = "/v1/orders",
     tag = "orders",
-    request_body(content = PlaceOrder, content_type = "application/json"),
+    request_body(
+        content = PlaceOrder,
+        content_type = "application/json",
+        example = json!({
+            "items": [{"sku": "TEA-100", "quantity": 2}],
+            "currency": "KRW",
+            "paymentMethod": "ON_DELIVERY",
+            "expectedAmount": 9000,
+        }),
+    ),
     params((
         "Idempotency-Key" = String,
         Header,
