@@ -19,6 +19,8 @@ mod guard;
 mod handler;
 pub mod metrics;
 pub mod operate;
+#[doc(hidden)]
+pub mod probe;
 mod settings;
 mod span;
 mod store;
@@ -29,7 +31,6 @@ pub use enqueue::{HAND_OFF, Tasks};
 pub use guard::{Guard, Transaction};
 pub use handler::{Handler, Stop};
 pub use settings::Settings;
-pub use store::SESSION;
 pub use task::{New, Running, Status, TaskId};
 pub use worker::{Builder, Error, Worker};
 

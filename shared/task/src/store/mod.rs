@@ -6,8 +6,6 @@
 mod attempt;
 mod claim;
 mod operate;
-#[cfg(test)]
-mod plans;
 
 use std::time::Duration;
 
@@ -33,7 +31,7 @@ const ERROR_BYTES: usize = 1_024;
 ///
 /// Its statements go by an index, whatever the statistics say: between a backlog and an empty queue they are always
 /// wrong (the relay's sessions are set so for the same reason).
-pub const SESSION: [(&str, &str); 9] = [
+const SESSION: [(&str, &str); 9] = [
     ("statement_timeout", "5s"),
     ("lock_timeout", "2s"),
     ("idle_in_transaction_session_timeout", "10s"),
@@ -55,8 +53,12 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(pool: &PgPool) -> Self {
+        Self::with_connections(pool, CONNECTIONS)
+    }
+
+    pub(crate) fn with_connections(pool: &PgPool, most: u32) -> Self {
         let options = (*pool.connect_options()).clone().disable_statement_logging().options(SESSION);
-        let own = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(ACQUIRE);
+        let own = PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE);
         let own = own.test_before_acquire(false).before_acquire(|connection, known| {
             Box::pin(async move {
                 if known.idle_for >= FRESH {
@@ -66,6 +68,10 @@ impl Store {
             })
         });
         Self { pool: own.connect_lazy_with(options) }
+    }
+
+    pub(crate) fn into_pool(self) -> PgPool {
+        self.pool
     }
 
     pub(crate) async fn close(&self) {

@@ -9,5 +9,6 @@ mod measured;
 mod operating;
 mod order;
 mod outage;
+mod plans;
 mod spans;
 mod support;
