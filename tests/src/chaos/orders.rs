@@ -81,6 +81,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
             sleep(between(&mut dice, 500, 3_000)).await;
             broker.resume().await;
             report.restarts += 1;
+            eprintln!("{:6.1} s: broker restarted", started.elapsed().as_secs_f64());
             continue;
         }
         let service = ["relay", "point", "notification"][dice.random_range(0..3)];
@@ -88,6 +89,11 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
         sleep(between(&mut dice, 0, 1_000)).await;
         system.spawn(service, None);
         report.kills += 1;
+        eprintln!(
+            "{:6.1} s: {service} killed, {} of {total} placed",
+            started.elapsed().as_secs_f64(),
+            placed.load(Ordering::Relaxed)
+        );
     }
     while let Some(client) = clients.join_next().await {
         client?;
@@ -100,6 +106,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
         if waiting.is_empty() {
             break;
         }
+        eprintln!("{:6.1} s: {} on their way", started.elapsed().as_secs_f64(), waiting.len());
         let patience = Duration::from_secs(60) + report.placing;
         anyhow::ensure!(
             settling.elapsed() < patience,
@@ -107,7 +114,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
             waiting.len(),
             waiting.first()
         );
-        sleep(Duration::from_millis(200)).await;
+        sleep(Duration::from_secs(1)).await;
     }
     report.settling = settling.elapsed();
     report.placed = placed.load(Ordering::Relaxed);
