@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use chrono::{DateTime, Utc};
 use waybill_event::{Event, Headers, MessageId, TraceContext};
 
-use crate::record::Record;
+use crate::record::{Record, RecordHeaders};
 
 /// One message of a topic, decoded.
 pub struct Message<E> {
@@ -82,7 +82,7 @@ impl<E: Event> Message<E> {
             timestamp_ms: Some(Utc::now().timestamp_millis()),
             key: Some(event.key().into_bytes()),
             value: waybill_event::encode(&event).ok(),
-            headers: crate::record::RecordHeaders::Read(Headers::new()),
+            headers: RecordHeaders::Read(Headers::new()),
         };
         Self::decoded(event, MessageId::new(), Arc::new(record))
     }
@@ -98,6 +98,16 @@ impl<E: Event> Message<E> {
     #[must_use]
     pub fn with_trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
+        self
+    }
+
+    /// The same message with one header more; id, type and trace stay as they are.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: impl Into<Vec<u8>>) -> Self {
+        // Nobody else holds a record that was just made.
+        if let Some(Record { headers: RecordHeaders::Read(headers), .. }) = Arc::get_mut(&mut self.record) {
+            headers.push(name, value);
+        }
         self
     }
 

@@ -3,6 +3,7 @@
 use opentelemetry::trace::TraceContextExt;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
+use waybill_event::{TraceContext, headers};
 
 use crate::{Failure, Message};
 
@@ -29,6 +30,11 @@ pub(crate) fn process<E>(message: &Message<E>, group: &str) -> Span {
     if let Some(trace) = &message.trace {
         // Before the span is entered: later it would be refused. Without a tracing layer there is nothing to set.
         let _ = span.set_parent(trace.to_context());
+    }
+    // On a later hop: the attempt before this one.
+    let last = message.headers().text(headers::LAST_TRACEPARENT);
+    if let Some(last) = last.and_then(|last| TraceContext::parse(last, None)) {
+        span.add_link(last.to_context().span().span_context().clone());
     }
     span
 }

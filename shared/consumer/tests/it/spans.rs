@@ -2,17 +2,19 @@
 
 use std::sync::{LazyLock, Mutex};
 
-use opentelemetry::trace::{SpanKind, TracerProvider};
+use opentelemetry::trace::{SpanKind, Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use sqlx::PgConnection;
 use tracing_subscriber::layer::SubscriberExt;
 use waybill_consumer::{BatchHandler, Failure, Handler, Message, Outcome, harness::Harness};
-use waybill_event::{OrderEvent, TraceContext};
+use waybill_event::{OrderEvent, TraceContext, headers};
 
 use crate::support::{GROUP, database, order};
 
 const ALONE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const TOGETHER: [&str; 2] = ["0af7651916cd43dd8448eb211c80319c", "0af7651916cd43dd8448eb211c80319d"];
+const REFUSED: [&str; 2] = ["1af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319d"];
+const REPLAYED: &str = "2af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "00f067aa0ba902b7";
 
 /// Remembers the context that an outbox would store.
@@ -36,7 +38,11 @@ impl BatchHandler for Seen {
         _: &mut PgConnection,
         messages: &[Message<OrderEvent>],
     ) -> Result<Vec<Outcome>, Failure> {
-        Ok(messages.iter().map(|_| Outcome::Done).collect())
+        let outcome = |message: &Message<OrderEvent>| match message.headers().get("refuse") {
+            Some(_) => Outcome::Permanent(anyhow::anyhow!("refused")),
+            None => Outcome::Done,
+        };
+        Ok(messages.iter().map(outcome).collect())
     }
 }
 
@@ -104,6 +110,29 @@ async fn the_handler_runs_in_a_child_span_of_the_messages_own_trace() {
     ] {
         assert_eq!(attribute(span, name).as_deref(), Some(value), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_refused_message_of_a_batch_fails_its_own_span_alone() {
+    let (exported, database) = (&*EXPORTED, database().await);
+    let messages = vec![message(REFUSED[0]), message(REFUSED[1]).with_header("refuse", "1")];
+    Harness::new(database.pool.clone(), GROUP).deliver_batch(&Seen::default(), messages).await.unwrap();
+    let [fine, refused] = REFUSED.map(|trace| exported.of(trace).pop().unwrap());
+    assert_eq!((&fine.status, attribute(&fine, "error.type")), (&Status::Unset, None));
+    assert!(matches!(refused.status, Status::Error { .. }), "{:?}", refused.status);
+    assert_eq!(attribute(&refused, "error.type").as_deref(), Some("handler"));
+}
+
+#[tokio::test]
+async fn a_later_attempt_links_to_the_one_before() {
+    let (exported, database) = (&*EXPORTED, database().await);
+    let last = format!("00-{REPLAYED}-b7ad6b7169203331-01");
+    let messages = vec![message(REPLAYED).with_header(headers::LAST_TRACEPARENT, last)];
+    Harness::new(database.pool.clone(), GROUP).deliver(&Seen::default(), messages).await.unwrap();
+    let span = exported.of(REPLAYED).pop().unwrap();
+    assert_eq!(span.parent_span_id.to_string(), PARENT, "in the original trace");
+    let links: Vec<_> = span.links.iter().map(|link| link.span_context.span_id().to_string()).collect();
+    assert_eq!(links, ["b7ad6b7169203331"]);
 }
 
 #[tokio::test]
