@@ -81,13 +81,17 @@ macro_rules! claim {
                 limit $4
             )
             update messaging.task t
-            set status = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then 'running' else 'failed' end,
-                token = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then gen_random_uuid() end,
-                run_at = messaging.task_now() + make_interval(secs => $3::float8),
-                attempts = t.attempts + (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)])::integer,
-                last_error = case when (t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) then t.last_error
-                    else left(concat_ws('; ', 'no attempt is left, and the last one did not report', t.last_error), 1024) end,
-                updated_at = messaging.task_now()
+            set run_at = messaging.task_now() + make_interval(secs => $3::float8),
+                updated_at = messaging.task_now(),
+                (status, token, attempts, last_error) = (
+                    select
+                        case when again then 'running' else 'failed' end,
+                        case when again then gen_random_uuid() end,
+                        t.attempts + again::integer,
+                        case when again then t.last_error else left(concat_ws('; ',
+                            'no attempt is left, and the last one did not report', t.last_error), 1024) end
+                    from (select t.attempts < ($2::integer[])[array_position($1::text[], t.kind)]) a (again)
+                )
             where t.id = any(array(select id from due))
             returning t.id, t.kind, t.key, t.payload, t.status as "status!: String", t.token, t.attempts,
                       t.traceparent, t.tracestate
