@@ -1,7 +1,7 @@
 //! Fetching: when, how much, and what is done with the rows.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use waybill_outbox::BUCKETS;
 
@@ -9,7 +9,11 @@ use super::super::cursor::Page;
 use super::super::intake::{Catch, take};
 use super::super::row::RowId;
 use super::super::store::{self, Ask, Fetched};
+use super::super::window::Load;
 use super::{Event, Pump, RETRY, Wake};
+
+/// A topic's share of a bucket that nothing was acknowledged of for so long stands: its partition has no leader.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Pump {
     /// Whether memory takes another batch.
@@ -25,11 +29,12 @@ impl Pump {
         self.setup.tuning.relay_in_flight_rows as usize * 3 / 4
     }
 
-    /// Rows and bytes that one bucket may hold.
-    fn bucket_limit(&self) -> (usize, usize) {
+    /// What one topic may hold of one bucket.
+    fn bucket_limit(&self) -> Load {
         let tuning = &self.setup.tuning;
         let buckets = usize::from(BUCKETS.unsigned_abs());
-        ((tuning.relay_in_flight_rows as usize / buckets).max(8), tuning.in_flight_bytes() / buckets)
+        let rows = (tuning.relay_in_flight_rows as usize / buckets).max(8);
+        Load { rows, bytes: tuning.in_flight_bytes() / buckets }
     }
 
     pub(super) fn fetch(&mut self, now: Instant) {
@@ -42,14 +47,15 @@ impl Pump {
             self.cursors.rescan();
             self.pace.rescan = now + tuning.relay_rescan;
         }
-        // A dead partition fills its own buckets and no more: two partitions, so half of the buckets, fill half.
-        let (rows, bytes) = self.bucket_limit();
+        // A dead partition fills its share of its own buckets and no more: two partitions, so half of the buckets,
+        // fill half. Other topics in these buckets go on without it.
+        let limit = self.bucket_limit();
         let serving = self.leases.serving(now);
-        let mut buckets = Vec::with_capacity(serving.len());
+        let (mut buckets, mut standing) = (Vec::with_capacity(serving.len()), Vec::new());
         for bucket in &serving {
-            let held = self.window.held_by(*bucket);
-            if held.rows < rows && held.bytes < bytes {
-                buckets.push((*bucket, (rows - held.rows) as i64));
+            if let Some((room, topics)) = self.window.room(*bucket, limit, PATIENCE) {
+                buckets.push((*bucket, room as i64));
+                standing.extend(topics.into_iter().map(|topic| (*bucket, topic)));
             }
         }
         if buckets.is_empty() {
@@ -57,8 +63,13 @@ impl Pump {
             return;
         }
         let full = self.window.heavy_topics(self.topic_limit());
-        self.pace.crowded = buckets.len() < serving.len() || !full.is_empty();
-        let ask = Ask { paused: self.paused.keys().cloned().collect(), full, page_bytes: bytes as i64 };
+        self.pace.crowded = buckets.len() < serving.len() || !full.is_empty() || !standing.is_empty();
+        let ask = Ask {
+            paused: self.paused.keys().cloned().collect(),
+            full,
+            standing,
+            page_bytes: limit.bytes as i64,
+        };
         let pages = self.cursors.plan(&buckets, i64::from(tuning.relay_batch));
         let (number, store) = (self.window.begin_fetch(), self.store.clone());
         self.running.fetch = true;

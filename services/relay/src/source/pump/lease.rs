@@ -47,7 +47,7 @@ impl Pump {
         }
         self.lose(&change.lost)?;
         let window = &self.window;
-        for bucket in self.leases.leave(round.live, now, |bucket| window.held_by(bucket).rows > 0) {
+        for bucket in self.leases.leave(round.live, now, |bucket| window.is_busy(bucket)) {
             // No more rows of it from here on; it goes when what is in flight is acknowledged and marked.
             self.window.drop_bucket(bucket);
             self.cursors.rewind(bucket);

@@ -240,6 +240,7 @@ impl Pump {
 
     /// Handles what came, and starts what is due.
     fn turn(&mut self, reports: &mut Vec<Report>) -> Result<(), Error> {
+        self.window.tick(Instant::now());
         for report in reports.drain(..) {
             self.on_report(report)?;
         }

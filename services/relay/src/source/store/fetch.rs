@@ -19,6 +19,8 @@ pub(crate) struct Ask {
     pub(crate) paused: Vec<Arc<str>>,
     /// Topics that are left out because they hold all that they may.
     pub(crate) full: Vec<Arc<str>>,
+    /// Topics that are left out in one bucket, because its partition takes nothing.
+    pub(crate) standing: Vec<(i16, Arc<str>)>,
     /// Bytes of payloads that one bucket may bring; the row that crosses it still comes.
     pub(crate) page_bytes: i64,
 }
@@ -64,7 +66,9 @@ impl Store {
         let floors: Vec<i64> = pages.iter().map(|page| page.floor).collect();
         let known: Vec<i64> = pages.iter().map(|page| page.era.unwrap_or(-1)).collect();
         let without: Vec<&str> = ask.paused.iter().chain(&ask.full).map(|topic| &**topic).collect();
-        let over = match (ask.paused.is_empty(), ask.full.is_empty()) {
+        let standing: Vec<String> =
+            ask.standing.iter().map(|(bucket, topic)| format!("{bucket}:{topic}")).collect();
+        let over = match (ask.paused.is_empty() && standing.is_empty(), ask.full.is_empty()) {
             (true, true) => 0,
             (true, false) => OVER_FULL,
             (false, _) => OVER_PAUSED,
@@ -80,6 +84,7 @@ impl Store {
             &floors,
             &known,
             over,
+            &standing,
         )
         .fetch_all(&mut session)
         .await?;

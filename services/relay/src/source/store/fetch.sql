@@ -21,6 +21,7 @@ select
         where (o.bucket, o.seq) > (page.bucket, page.floor) and (o.bucket, o.seq) <= (page.bucket, page.after)
             and o.sent_at is null and o.dead_at is null and o.held_at is null
             and o.topic <> all ($4::text[])
+            and (cardinality($9::text[]) = 0 or o.bucket || ':' || o.topic <> all ($9))
     ) as "behind: Vec<i64>",
     null::bigint as "seq?", null::uuid as "id?", null::text as "aggregateid?", null::text as "type?",
     null::text as "topic?", null::bytea as "payload?", null::text as "traceparent?",
@@ -48,7 +49,9 @@ cross join lateral (
     from (
         select
             bucket, seq, id, aggregateid, type, topic, payload, traceparent, tracestate, headers, created_at,
-            attempts > 0 as retried, topic <> all ($4::text[]) as wanted
+            attempts > 0 as retried,
+            topic <> all ($4::text[])
+                and (cardinality($9::text[]) = 0 or bucket || ':' || topic <> all ($9)) as wanted
         from messaging.outbox o
         where (o.bucket, o.seq) > (page.bucket, page.after) and (o.bucket, o.seq) < (page.bucket + 1, 0)
             and o.sent_at is null and o.dead_at is null and o.held_at is null

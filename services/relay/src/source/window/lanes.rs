@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::super::row::{Key, Row, RowId};
 use super::{Flight, Load};
@@ -11,8 +12,17 @@ use super::{Flight, Load};
 pub(super) struct Lanes {
     lanes: HashMap<Arc<Key>, Lane>,
     topics: HashMap<Arc<str>, Topic>,
-    buckets: HashMap<i16, Load>,
+    shares: BTreeMap<i16, HashMap<Arc<str>, Share>>,
     waiting: Load,
+    now: Option<Instant>,
+}
+
+/// What one topic holds of a bucket: rows of one partition.
+#[derive(Debug, Default)]
+struct Share {
+    load: Load,
+    /// When a row of it was acknowledged last, or the first one came.
+    moved: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +43,9 @@ struct Topic {
 impl Lanes {
     pub(super) fn push(&mut self, row: Row) {
         add(&mut self.waiting, row.bytes());
-        add(self.buckets.entry(row.bucket).or_default(), row.bytes());
+        let share = self.shares.entry(row.bucket).or_default().entry(row.key.topic.clone()).or_default();
+        share.moved = share.moved.or(self.now);
+        add(&mut share.load, row.bytes());
         let lane = self.lanes.entry(row.key.clone()).or_default();
         let topic = self.topics.entry(row.key.topic.clone()).or_default();
         topic.held += 1;
@@ -68,9 +80,7 @@ impl Lanes {
 
     /// The row in flight of a lane is so no more.
     pub(super) fn landed(&mut self, flight: &Flight) {
-        if let Some(load) = self.buckets.get_mut(&flight.bucket) {
-            subtract(load, flight.bytes);
-        }
+        self.leave(flight.bucket, &flight.key.topic, flight.bytes, true);
         let topic = self.topics.entry(flight.key.topic.clone()).or_default();
         topic.in_flight = topic.in_flight.saturating_sub(1);
         topic.held = topic.held.saturating_sub(1);
@@ -104,9 +114,7 @@ impl Lanes {
         }
         for row in rows.values() {
             subtract(&mut self.waiting, row.bytes());
-            if let Some(load) = self.buckets.get_mut(&row.bucket) {
-                subtract(load, row.bytes());
-            }
+            self.leave(row.bucket, &row.key.topic, row.bytes(), false);
         }
         rows.into_keys().collect()
     }
@@ -123,8 +131,35 @@ impl Lanes {
         self.waiting
     }
 
-    pub(super) fn bucket(&self, bucket: i16) -> Load {
-        self.buckets.get(&bucket).copied().unwrap_or_default()
+    /// The own clock.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.now = Some(now);
+    }
+
+    /// Topics with what they hold of a bucket, and whether none of it was acknowledged for `patience`.
+    pub(super) fn shares(
+        &self,
+        bucket: i16,
+        patience: Duration,
+    ) -> impl Iterator<Item = (&Arc<str>, Load, bool)> {
+        let stands = move |share: &Share| match (share.moved, self.now) {
+            (Some(moved), Some(now)) => now.saturating_duration_since(moved) >= patience,
+            _ => false,
+        };
+        let shares = self.shares.get(&bucket).into_iter().flatten();
+        shares.map(move |(topic, share)| (topic, share.load, stands(share)))
+    }
+
+    fn leave(&mut self, bucket: i16, topic: &Arc<str>, bytes: usize, moved: bool) {
+        let Some(shares) = self.shares.get_mut(&bucket) else { return };
+        let Some(share) = shares.get_mut(topic) else { return };
+        subtract(&mut share.load, bytes);
+        if moved {
+            share.moved = self.now;
+        }
+        if share.load.rows == 0 {
+            shares.remove(topic);
+        }
     }
 
     pub(super) fn heavy_topics(&self, limit: usize) -> Vec<Arc<str>> {

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use lanes::Lanes;
@@ -233,9 +234,35 @@ impl Window {
         Load { rows: self.in_flight.rows + waiting.rows, bytes: self.in_flight.bytes + waiting.bytes }
     }
 
-    /// Rows in flight and waiting of a bucket.
-    pub(crate) fn held_by(&self, bucket: i16) -> Load {
-        self.lanes.bucket(bucket)
+    /// The own clock.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.lanes.tick(now);
+    }
+
+    /// Whether rows of a bucket are in flight or wait.
+    pub(crate) fn is_busy(&self, bucket: i16) -> bool {
+        self.lanes.shares(bucket, Duration::ZERO).next().is_some()
+    }
+
+    /// What a bucket has room for, when each of its topics may hold `limit`, and the topics that stand: they hold
+    /// all that they may, and none of it was acknowledged for `patience`. `None`: it is full, and moves.
+    pub(crate) fn room(
+        &self,
+        bucket: i16,
+        limit: Load,
+        patience: Duration,
+    ) -> Option<(usize, Vec<Arc<str>>)> {
+        let (mut room, mut standing) = (limit.rows, Vec::new());
+        for (topic, load, stands) in self.lanes.shares(bucket, patience) {
+            if load.rows < limit.rows && load.bytes < limit.bytes {
+                room = room.min(limit.rows - load.rows);
+            } else if stands {
+                standing.push(topic.clone());
+            } else {
+                return None;
+            }
+        }
+        Some((room, standing))
     }
 
     /// Topics that hold at least `limit` rows.
