@@ -3,3 +3,4 @@
 mod faults;
 mod happy;
 mod settings;
+mod telemetry;

@@ -3,8 +3,9 @@
 
 create schema if not exists messaging;
 
--- The clock of leases, due times and retention. Tests replace this function to step the clock.
-create function messaging.now() returns timestamptz
+-- The clock of leases, due times and retention. Tests replace this function to step the clock. It may be there
+-- already: the inbox has the same one.
+create or replace function messaging.now() returns timestamptz
 language sql volatile
 as $$ select clock_timestamp() $$;
 
