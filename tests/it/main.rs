@@ -1,3 +1,4 @@
 //! Rules of the repository itself.
 
 mod arrows;
+mod migrations;
