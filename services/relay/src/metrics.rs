@@ -237,3 +237,20 @@ fn age(meter: &Meter, sources: &Sources, name: &'static str, millis: fn(&Stats) 
     });
     gauge.build();
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_readme_lists_every_metric() {
+        let readme = include_str!("../README.md");
+        let names = include_str!("metrics.rs").lines().filter_map(|line| {
+            let (_, name) = line.strip_prefix("pub const ")?.split_once("= \"")?;
+            name.strip_suffix("\";")
+        });
+        let names: Vec<String> = names.map(|name| name.replace('.', "_")).collect();
+        assert!(names.len() > 15, "{names:?}");
+        for name in names {
+            assert!(readme.contains(&format!("`{name}")), "{name} is not in the README");
+        }
+    }
+}
