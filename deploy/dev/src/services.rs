@@ -82,6 +82,12 @@ impl Settings<'_> {
             ("LOG_FORMAT", "json".into()),
             ("RUST_LOG", env::var_os("RUST_LOG").unwrap_or_else(|| "info".into())),
         ];
+        // All scheduled jobs; the bare binaries have them off.
+        match service {
+            Service::Order => env.push(("JOBS", "purge-idempotency-keys".into())),
+            Service::Point | Service::Notification => env.push(("JOBS", "purge-inbox".into())),
+            Service::Relay => {}
+        }
         env.push(match service {
             Service::Order => ("DATABASE_URL", self.database.orders.clone().into()),
             Service::Point => ("DATABASE_URL", self.database.points.clone().into()),

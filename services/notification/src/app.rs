@@ -12,15 +12,18 @@ use axum::response::Response;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use waybill_consumer::{Consumer, Settings, Status, Subscription};
+use waybill_consumer::{Consumer, Horizon, Settings, Status, Subscription};
 use waybill_event::{Event, OrderEvent, PointEvent};
 use waybill_service::auth::Verifier;
 use waybill_service::health::{self, Check, Health};
+use waybill_service::jobs::{Job, Jobs, Run};
 use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
 
 use crate::notices::{self, OrderNotices, PointNotices, Sender};
 use crate::{Config, GROUP, NAME};
 
+/// Name of the job that purges the inbox, for `JOBS`.
+const PURGE_INBOX: &str = "purge-inbox";
 /// Pause between two checks of database and consumer.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,7 @@ pub enum BuildError {
 pub struct App {
     pool: PgPool,
     consumer: Consumer,
+    jobs: Jobs,
     sender: Sender,
     routes: Router,
     api: TcpListener,
@@ -68,6 +72,7 @@ impl App {
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
         require_tables(&pool).await?;
+        let jobs = Jobs::new(pool.clone(), vec![purge_inbox(pool.clone())], &config.jobs)?;
         let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
         let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
         let address =
@@ -87,7 +92,7 @@ impl App {
         let routes = notices::http::router(pool.clone(), verifier)
             .layer(map_response(no_store))
             .merge(health::router(health.clone()));
-        Ok(Self { pool, consumer, sender, routes, api, metrics, health, local_addr, metrics_addr })
+        Ok(Self { pool, consumer, jobs, sender, routes, api, metrics, health, local_addr, metrics_addr })
     }
 
     /// Address of the API.
@@ -106,7 +111,8 @@ impl App {
     /// # Errors
     /// A part failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, consumer, routes, api, metrics, health, local_addr, metrics_addr, sender } = self;
+        let Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, sender } =
+            self;
         // A part that fails ends the others in order, as a signal does.
         let stop = shutdown.child_token();
         let watched =
@@ -125,7 +131,8 @@ impl App {
         let serve = part(&stop, "API", http::serve(api, http::frame(routes), stop.clone()));
         let export = part(&stop, "metrics", http::serve(metrics, metrics::router(), stop.clone()));
         let parts = async {
-            let (consumed, sent, served, exported) = tokio::join!(consume, send, serve, export);
+            let (consumed, sent, served, exported, ()) =
+                tokio::join!(consume, send, serve, export, jobs.run(stop.clone()));
             consumed.and(sent).and(served).and(exported)
         };
         let too_late = async {
@@ -140,6 +147,23 @@ impl App {
         pool.close().await;
         ended
     }
+}
+
+/// Deletes inbox rows past their horizon, in bounded steps; hourly. When it is off, only the table grows.
+fn purge_inbox(pool: PgPool) -> Job {
+    Job::new(PURGE_INBOX, Duration::from_secs(3600), move |run: Run| {
+        let pool = pool.clone();
+        async move {
+            let mut deleted = 0;
+            while !run.is_stopped() {
+                match waybill_consumer::purge(&pool, Horizon::default()).await? {
+                    0 => break,
+                    step => deleted += step,
+                }
+            }
+            Ok::<_, sqlx::Error>(deleted)
+        }
+    })
 }
 
 /// Runs one part; whatever way it ends, the others end too.
@@ -160,7 +184,7 @@ async fn no_store(mut response: Response) -> Response {
 }
 
 async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    for table in ["messaging.processed_message", "notification"] {
+    for table in ["messaging.processed_message", "messaging.job_lease", "notification"] {
         let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
         if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
             return Err(BuildError::NotMigrated(table));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use waybill_service::{ConfigError, auth, http, kafka, postgres, telemetry};
+use waybill_service::{ConfigError, auth, http, jobs, kafka, postgres, telemetry};
 
 use crate::notices::Locale;
 
@@ -23,6 +23,9 @@ pub struct Config {
     /// Tokens.
     #[command(flatten)]
     pub auth: auth::Config,
+    /// Scheduled jobs.
+    #[command(flatten)]
+    pub jobs: jobs::Config,
     /// Logs, traces and metrics.
     #[command(flatten)]
     pub telemetry: telemetry::Config,

@@ -24,10 +24,11 @@ pub const NAME: &str = "waybill-notification";
 /// The consumer group, without the installation's prefix.
 pub const GROUP: &str = "notification";
 
-/// Every migration of the service's database, in the order to be applied.
+/// Every migration of the service's database, in the order to be applied. The outbox's for the leases of jobs: the
+/// service publishes nothing yet.
 #[must_use]
 pub fn migrators() -> Vec<Migrator> {
-    vec![waybill_consumer::migrator(), sqlx::migrate!("./migrations")]
+    vec![waybill_outbox::migrator(), waybill_consumer::migrator(), sqlx::migrate!("./migrations")]
 }
 
 /// Runs consumers, sender and API until SIGTERM or SIGINT.

@@ -12,16 +12,19 @@ use axum::response::Response;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use waybill_consumer::{Consumer, Settings, Status, Subscription};
+use waybill_consumer::{Consumer, Horizon, Settings, Status, Subscription};
 use waybill_event::{Event, OrderEvent};
 use waybill_outbox::{Hint, Outbox};
 use waybill_service::auth::Verifier;
 use waybill_service::health::{self, Check, Health};
+use waybill_service::jobs::{Job, Jobs, Run};
 use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
 
 use crate::points::{self, MovePoints};
 use crate::{Config, GROUP, NAME};
 
+/// Name of the job that purges the inbox, for `JOBS`.
+const PURGE_INBOX: &str = "purge-inbox";
 /// Pause between two checks of database and consumer.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
@@ -50,6 +53,7 @@ pub enum BuildError {
 pub struct App {
     pool: PgPool,
     consumer: Consumer,
+    jobs: Jobs,
     routes: Router,
     api: TcpListener,
     metrics: TcpListener,
@@ -69,6 +73,7 @@ impl App {
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
         require_tables(&pool).await?;
+        let jobs = Jobs::new(pool.clone(), vec![purge_inbox(pool.clone())], &config.jobs)?;
         let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
         let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
         let address =
@@ -88,7 +93,7 @@ impl App {
             .layer(map_response(no_store))
             .merge(health::router(health.clone()));
         let background = background.drop_guard();
-        Ok(Self { pool, consumer, routes, api, metrics, health, local_addr, metrics_addr, background })
+        Ok(Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, background })
     }
 
     /// Address of the API.
@@ -107,7 +112,7 @@ impl App {
     /// # Errors
     /// A part failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, consumer, routes, api, metrics, health, local_addr, metrics_addr, background } =
+        let Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, background } =
             self;
         // A part that fails ends the others in order, as a signal does.
         let stop = shutdown.child_token();
@@ -119,7 +124,8 @@ impl App {
         let serve = part(&stop, "API", http::serve(api, http::frame(routes), stop.clone()));
         let export = part(&stop, "metrics", http::serve(metrics, metrics::router(), stop.clone()));
         let parts = async {
-            let (consumed, served, exported) = tokio::join!(consume, serve, export);
+            let (consumed, served, exported, ()) =
+                tokio::join!(consume, serve, export, jobs.run(stop.clone()));
             consumed.and(served).and(exported)
         };
         let too_late = async {
@@ -135,6 +141,23 @@ impl App {
         pool.close().await;
         ended
     }
+}
+
+/// Deletes inbox rows past their horizon, in bounded steps; hourly. When it is off, only the table grows.
+fn purge_inbox(pool: PgPool) -> Job {
+    Job::new(PURGE_INBOX, Duration::from_secs(3600), move |run: Run| {
+        let pool = pool.clone();
+        async move {
+            let mut deleted = 0;
+            while !run.is_stopped() {
+                match waybill_consumer::purge(&pool, Horizon::default()).await? {
+                    0 => break,
+                    step => deleted += step,
+                }
+            }
+            Ok::<_, sqlx::Error>(deleted)
+        }
+    })
 }
 
 /// Runs one part; whatever way it ends, the others end too.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use waybill_outbox::DEFAULT_MAX_BYTES;
-use waybill_service::{ConfigError, auth, http, kafka, postgres, telemetry};
+use waybill_service::{ConfigError, auth, http, jobs, kafka, postgres, telemetry};
 
 /// Everything that `serve` can be told.
 #[derive(Debug, Clone, Args)]
@@ -20,6 +20,9 @@ pub struct Config {
     /// Tokens.
     #[command(flatten)]
     pub auth: auth::Config,
+    /// Scheduled jobs.
+    #[command(flatten)]
+    pub jobs: jobs::Config,
     /// Logs, traces and metrics.
     #[command(flatten)]
     pub telemetry: telemetry::Config,

@@ -31,7 +31,7 @@ pub struct Report {
 /// An order is refused, or never arrives.
 pub async fn run(rate: u32, time: Duration) -> anyhow::Result<Report> {
     let system =
-        System::start(&[("RUST_LOG", "warn"), ("RATE_LIMIT", "off"), ("OTEL_TRACES_SAMPLER_ARG", "0")]).await;
+        System::start(&[("RUST_LOG", "warn"), ("RATE_LIMIT", "0"), ("OTEL_TRACES_SAMPLER_ARG", "0")]).await;
     place(&system, rate.min(50), Duration::from_secs(3)).await?;
     system.settled().await;
     let begun: chrono::DateTime<chrono::Utc> =

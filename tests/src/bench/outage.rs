@@ -34,7 +34,7 @@ pub struct Report {
 pub async fn run(time: Duration, rate: u32) -> anyhow::Result<Report> {
     let mut broker = Broker::start().await;
     let mut system =
-        System::start_on(&broker.bootstrap(), &[("RUST_LOG", "warn"), ("RATE_LIMIT", "off")]).await;
+        System::start_on(&broker.bootstrap(), &[("RUST_LOG", "warn"), ("RATE_LIMIT", "0")]).await;
     let customer = system.customer();
     customer.place("warm", "TEA-1", 1, "ON_DELIVERY", None).await?;
     system.settled().await;

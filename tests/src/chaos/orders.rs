@@ -64,7 +64,7 @@ impl std::fmt::Display for Report {
 /// Orders stay on their way.
 pub async fn run(plan: Plan) -> anyhow::Result<Report> {
     let mut broker = Broker::start().await;
-    let mut system = System::start_on(&broker.bootstrap(), &[("RATE_LIMIT", "off")]).await;
+    let mut system = System::start_on(&broker.bootstrap(), &[("RATE_LIMIT", "0")]).await;
     let mut report = Report::default();
     let (placed, repeated) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let clients = (0..plan.clients)

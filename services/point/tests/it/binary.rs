@@ -25,6 +25,7 @@ async fn it_migrates_serves_tells_and_stops_at_a_signal() {
         ("HTTP_LISTEN", api.to_string()),
         ("METRICS_LISTEN", metrics.to_string()),
         ("LOG_FORMAT", "json".to_owned()),
+        ("JOBS", "purge-inbox".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
@@ -37,10 +38,27 @@ async fn it_migrates_serves_tells_and_stops_at_a_signal() {
     assert!(early.log().contains("waybill-point migrate"), "{}", early.log());
     assert_eq!(run("healthcheck", &log("probe")).ended().await, Some(1));
     assert_eq!(run("migrate", &log("migrate")).ended().await, Some(0));
+    sqlx::query(
+        "insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)
+         values ('old', gen_random_uuid(), clock_timestamp() - interval '20 days', 'done')",
+    )
+    .execute(&database.pool)
+    .await
+    .expect("an inbox row past its horizon");
     let mut service = run("serve", &log("serve"));
     eventually(async || match run("healthcheck", &log("probe")).ended().await {
         Some(0) => Ok(()),
         code => Err((code, service.log())),
+    })
+    .await;
+    eventually(async || {
+        let old: i64 = sqlx::query_scalar(
+            "select count(*) from messaging.processed_message where consumer_group = 'old'",
+        )
+        .fetch_one(&database.pool)
+        .await
+        .expect("count");
+        if old == 0 { Ok(()) } else { Err(format!("the job did not purge: {}", service.log())) }
     })
     .await;
 
