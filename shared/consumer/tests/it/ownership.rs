@@ -9,7 +9,7 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
-use waybill_consumer::{Consumer, Failure, GroupProtocol, Handler, Message, Settings, Subscription};
+use waybill_consumer::{Consumer, Error, Failure, GroupProtocol, Handler, Message, Settings, Subscription};
 use waybill_event::{Event, OrderEvent};
 use waybill_testkit::{Topics, eventually};
 
@@ -85,7 +85,12 @@ async fn a_late_commit_does_not_move_the_new_owner(protocol: GroupProtocol) {
     source.orders(0, &sent[20..]).await;
     until_committed(&topics, 0, 30).await;
     stop.cancel();
-    tokio::task::spawn_blocking(move || thread.join().unwrap().unwrap()).await.unwrap();
+    match tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap() {
+        Ok(()) => {}
+        // What this version of the client makes of being counted out there: the process would be started again.
+        Err(Error::Fatal { .. }) if protocol == GroupProtocol::Consumer => {}
+        Err(error) => panic!("{error}"),
+    }
     assert_eq!(
         topics.committed(GROUP, OrderEvent::TOPIC, 0).await,
         Some(30),
