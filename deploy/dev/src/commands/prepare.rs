@@ -24,9 +24,10 @@ use crate::{
 };
 
 /// In this order: services build on what the shared crates create.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     "shared/outbox/migrations",
     "shared/consumer/migrations",
+    "shared/task/migrations",
     "services/order/migrations",
     "services/point/migrations",
     "services/notification/migrations",
