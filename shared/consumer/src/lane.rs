@@ -59,7 +59,7 @@ impl fmt::Debug for Subscribed {
 pub(crate) trait Lane: Send + Sync {
     fn process<'a>(
         &'a self,
-        engine: &'a Engine,
+        engine: &'a Arc<Engine>,
         records: Vec<Record>,
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>>;
@@ -71,7 +71,7 @@ struct WholeLane<H>(H);
 impl<H: Handler> Lane for EachLane<H> {
     fn process<'a>(
         &'a self,
-        engine: &'a Engine,
+        engine: &'a Arc<Engine>,
         records: Vec<Record>,
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>> {
@@ -82,7 +82,7 @@ impl<H: Handler> Lane for EachLane<H> {
 impl<H: BatchHandler> Lane for WholeLane<H> {
     fn process<'a>(
         &'a self,
-        engine: &'a Engine,
+        engine: &'a Arc<Engine>,
         records: Vec<Record>,
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>> {

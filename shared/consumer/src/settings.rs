@@ -157,6 +157,8 @@ impl Settings {
             .set("acks", "all")
             .set("partitioner", "murmur2_random")
             .set("linger.ms", "0")
+            // The broker refuses a batch for its size as a whole: a letter must not lose its value to a neighbour's.
+            .set("batch.num.messages", "1")
             .set("message.timeout.ms", millis(self.dead_letter_timeout))
             // The broker decides what is too large: the fallback needs its answer, not a guess.
             .set("message.max.bytes", "16777216")

@@ -84,6 +84,12 @@ impl PartitionState {
         self.oldest_ms.store(timestamp_ms.unwrap_or(0), Ordering::Relaxed);
     }
 
+    /// Nothing is left, unless something else has become the oldest meanwhile.
+    pub(crate) fn clear_oldest(&self, timestamp_ms: Option<i64>) {
+        let was = timestamp_ms.unwrap_or(0);
+        let _ = self.oldest_ms.compare_exchange(was, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Seconds since the oldest unfinished message was written; 0 when there is none.
     pub(crate) fn oldest_age(&self, now_ms: i64) -> f64 {
         match self.oldest_ms.load(Ordering::Relaxed) {

@@ -21,6 +21,7 @@ use crate::{
     status::PartitionState,
     work::Work,
 };
+use bury::Burial;
 pub(crate) use patience::Patience;
 use pending::Pending;
 
@@ -35,17 +36,30 @@ pub(crate) struct Engine {
     pub(crate) slots: Arc<Semaphore>,
 }
 
-/// One assigned partition, as its worker sees it.
-pub(crate) struct Assignment {
+/// One assigned partition.
+#[derive(Clone)]
+pub(crate) struct Place {
     pub(crate) state: Arc<PartitionState>,
     /// Name of the dead-letter topic.
     pub(crate) dead_letter_topic: Arc<str>,
     /// Cancelled when the partition is revoked or the consumer stops.
     pub(crate) stop: CancellationToken,
     /// Says that everything before this offset is finished.
-    pub(crate) advance: Box<dyn Fn(i64) + Send + Sync>,
+    pub(crate) advance: Arc<dyn Fn(i64) + Send + Sync>,
+}
+
+/// The same as its worker sees it, from batch to batch.
+pub(crate) struct Assignment {
+    pub(crate) place: Place,
     pub(crate) care: Care,
     pub(crate) patience: Patience,
+    burial: Option<Burial>,
+}
+
+impl Assignment {
+    pub(crate) fn new(place: Place, patience: Patience) -> Self {
+        Self { place, care: Care::default(), patience, burial: None }
+    }
 }
 
 /// The partition was taken away, or the consumer stops; what was not finished will be delivered again.
@@ -65,28 +79,39 @@ struct Waits {
 }
 
 impl Engine {
+    /// Returns when all is handled. Dead letters at the end of the batch may still be on their way; until they have
+    /// arrived no offset moves over them, and the next batch does not end.
     pub(crate) async fn process<W: Work>(
-        &self,
+        self: &Arc<Self>,
         work: W,
         records: Vec<Record>,
         assignment: &mut Assignment,
     ) -> Result<(), Stopped> {
-        let state = Arc::clone(&assignment.state);
+        let state = Arc::clone(&assignment.place.state);
         self.runner.metrics.batch(records.len(), &state.topic, &self.runner.group);
         let mut pending = Pending::<W::Event>::new(records, &mut assignment.patience);
         let mut waits = Waits::new(&self.runner.settings);
         while !pending.is_empty() {
             state.set_oldest(pending.oldest());
             let round = self.round(&work, &mut pending, assignment).await?;
-            self.bury(pending.take_dead(), assignment).await?;
+            // What the batch before left on its way comes first.
+            self.burial_ended(assignment).await?;
+            let oldest = pending.oldest();
+            let dead = pending.take_dead();
+            if pending.is_empty() && !dead.is_empty() {
+                state.unblock();
+                self.bury_aside(dead, pending.end(), oldest, assignment);
+                return Ok(());
+            }
+            self.bury(dead, &assignment.place).await?;
             if let Some(next) = pending.advanced() {
-                (assignment.advance)(next);
+                (assignment.place.advance)(next);
                 waits.reset();
             }
             let Some(obstacle) = obstacle(round, &mut pending, assignment) else { continue };
             let wait = waits.after(&obstacle);
             state.block(obstacle.reason, obstacle.error);
-            if !wait.wait(&assignment.stop).await {
+            if !wait.wait(&assignment.place.stop).await {
                 return Err(Stopped);
             }
         }
@@ -101,9 +126,10 @@ impl Engine {
         pending: &mut Pending<W::Event>,
         assignment: &mut Assignment,
     ) -> Result<Round, Stopped> {
-        let slot = assignment.stop.run_until_cancelled(self.slots.acquire()).await;
+        let stop = &assignment.place.stop;
+        let slot = stop.run_until_cancelled(self.slots.acquire()).await;
         // Before `begin`: a revoked partition must not start another transaction.
-        if slot.is_none() || assignment.stop.is_cancelled() {
+        if slot.is_none() || stop.is_cancelled() {
             return Err(Stopped);
         }
         let mut dead = Vec::new();
@@ -145,7 +171,7 @@ fn obstacle<E: Event>(
         }
         Round::Fault(error) => {
             let error = error_text(&format!("{error:#}"));
-            tracing::warn!(partition = ?assignment.state, error, "database failed; the batch is run again");
+            tracing::warn!(partition = ?assignment.place.state, error, "database failed; the batch is run again");
             Some(Obstacle { reason: metrics::DATABASE, error })
         }
         Round::Clear => {

@@ -76,6 +76,11 @@ impl<E: Event> Pending<E> {
         moved.then_some(next)
     }
 
+    /// Behind the last record.
+    pub(super) const fn end(&self) -> i64 {
+        self.end
+    }
+
     /// Record timestamp of the oldest record that is not finished.
     pub(super) fn oldest(&self) -> Option<i64> {
         let dead = self.dead.iter().map(|dead| &dead.record);

@@ -67,7 +67,7 @@ impl Partition {
     ) -> Self {
         let (records, receiver) = mpsc::unbounded_channel();
         let settings = Arc::clone(&engine.runner.settings);
-        let (state, stop) = (Arc::clone(&assignment.state), assignment.stop.clone());
+        let (state, stop) = (Arc::clone(&assignment.place.state), assignment.place.stop.clone());
         let mut intake = Intake {
             key: key.clone(),
             state: Arc::clone(&state),
@@ -80,9 +80,11 @@ impl Partition {
             let work = async {
                 while let Some(batch) = intake.batch().await {
                     if lane.process(&engine, batch, &mut assignment).await.is_err() {
-                        return;
+                        break;
                     }
                 }
+                // Stopped: what is on its way may still arrive, within the time that the batch would have had.
+                let _ = engine.burial_ended(&mut assignment).await;
             };
             if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
                 let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));

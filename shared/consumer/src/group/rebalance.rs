@@ -9,8 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Key, Member, Partition, Rebalance};
 use crate::{
-    batch::Care,
-    engine::{Assignment, Patience},
+    engine::{Assignment, Patience, Place},
     status::{PartitionState, Status},
 };
 
@@ -51,14 +50,13 @@ impl Member {
         let epoch = self.offsets.assign(key.clone());
         self.revoked.remove(&key);
         let (offsets, of) = (Arc::clone(&self.offsets), key.clone());
-        let assignment = Assignment {
+        let place = Place {
             state,
             dead_letter_topic: Arc::clone(&route.dead_letter_topic),
             stop: CancellationToken::new(),
-            advance: Box::new(move |next| offsets.finished(&of, epoch, next)),
-            care: Care::default(),
-            patience: Patience::new(self.settings.schema_patience),
+            advance: Arc::new(move |next| offsets.finished(&of, epoch, next)),
         };
+        let assignment = Assignment::new(place, Patience::new(self.settings.schema_patience));
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&route.lane));
         let partition = Partition::start(key.clone(), engine, lane, assignment, self.report.clone());
         // A pause of an earlier assignment may have survived in the client.

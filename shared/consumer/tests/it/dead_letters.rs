@@ -157,13 +157,23 @@ async fn a_record_too_large_for_the_dead_letters_leaves_a_pointer() {
     let foreign = vec![b'h'; 3_000];
     source.raw(0, Some(b"k"), Some(&[b'x'; 5_000]), &[("small", Some(b"1"))]).await;
     source.raw(0, Some(b"k"), Some(b"short"), &[("large", Some(&foreign))]).await;
+    for _ in 2..9 {
+        source.raw(0, Some(b"k"), Some(&[b'y'; 900]), &[("small", Some(b"1"))]).await;
+    }
     let running = Running::start(&database.pool, settings(&topics), each(&handler));
-    until_committed(&topics, 0, 2).await;
+    until_committed(&topics, 0, 9).await;
     let mut dead = topics.read(&dead_letter_topic()).await;
     // One that was refused at first may end up behind its successor.
     dead.sort_by_key(|dead| dead.header(headers::ORIGIN_OFFSET).unwrap().to_owned());
     assert_eq!((dead[0].value.as_deref(), dead[0].header(VALUE_BYTES)), (None, Some("5000")));
     assert_eq!(dead[0].header("small"), Some("1"));
+    for neighbour in &dead[2..] {
+        assert_eq!(
+            neighbour.value.as_deref(),
+            Some(&[b'y'; 900][..]),
+            "the broker refuses batches, not records"
+        );
+    }
     assert_eq!((dead[1].header("large"), dead[1].header(headers::ORIGIN_OFFSET)), (None, Some("1")));
     running.stop().await;
 }
