@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod client;
+pub mod fuzz;
 pub mod invariants;
 pub mod status;
 pub mod system;

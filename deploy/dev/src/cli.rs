@@ -55,6 +55,12 @@ pub(crate) enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Noise into what reads what others wrote: `fuzz headers|frames|avro|bodies|cursors`, ten minutes each.
+    Fuzz {
+        /// Arguments for the fuzz program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Print a bearer token for the APIs of the running stack, and nothing else, on stdout.
     Token(Token),
     /// Put sample customers, products and points into the running stack.
@@ -127,6 +133,8 @@ pub(crate) enum Suite {
     Crash,
     /// Random faults, in their short form.
     Chaos,
+    /// Noise, in its short form.
+    Fuzz,
 }
 
 #[derive(Debug, Args)]
@@ -201,6 +209,6 @@ mod tests {
     #[test]
     fn an_unknown_suite_is_refused_with_the_known_ones() {
         let error = Cli::try_parse_from(["dev", "test", "soak"]).unwrap_err().to_string();
-        assert!(error.contains("unit, it, e2e, crash, chaos"), "{error}");
+        assert!(error.contains("unit, it, e2e, crash, chaos, fuzz"), "{error}");
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn dispatch(cli: Cli) -> Result<ExitCode> {
         Verb::Demo { keep } => demo::demo(&workspace, keep),
         Verb::Bench { args } => test::measure(&workspace, "bench", true, &args),
         Verb::Chaos { args } => test::measure(&workspace, "chaos", false, &args),
+        Verb::Fuzz { args } => test::measure(&workspace, "fuzz", false, &args),
         Verb::Test(args) => test::run(&workspace, &args),
         Verb::Token(args) => token::token(&workspace, &args),
         Verb::Seed { args } => demo::seed(&workspace, &args),

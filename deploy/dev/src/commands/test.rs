@@ -29,7 +29,7 @@ fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<E
     let only = if suite == Some(Suite::Unit) { None } else { Some(Only::Infra) };
     let need = only.map_or_else(|| Ok(setup::Need::build()), |only| setup::Need::of(only, workspace))?;
     setup::ensure(session, need.with_tests())?;
-    if matches!(suite, None | Some(Suite::E2e | Suite::Crash | Suite::Chaos)) {
+    if matches!(suite, None | Some(Suite::E2e | Suite::Crash | Suite::Chaos | Suite::Fuzz)) {
         // These tests start the services' binaries.
         build::binaries(session)?;
     }
@@ -122,6 +122,7 @@ fn selection(suite: Option<Suite>) -> &'static [&'static str] {
         // With --workspace, so that features resolve as in the build of the binaries.
         Some(Suite::E2e) => &["--workspace", "--test", "e2e"],
         Some(Suite::Crash) => &["--workspace", "--test", "crash"],
+        Some(Suite::Fuzz) => &["--workspace", "--test", "fuzz"],
         Some(Suite::Chaos) => &["--workspace", "--test", "chaos"],
     }
 }
