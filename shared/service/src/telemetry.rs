@@ -151,3 +151,18 @@ impl Telemetry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_spans_are_not_exported() {
+        for target in
+            ["hyper::proto", "reqwest::connect", "opentelemetry_sdk", "sqlx::query", "rdkafka::client"]
+        {
+            assert!(!is_ours(target), "{target}");
+        }
+        assert!(is_ours("waybill_service::http::frame") && is_ours("waybill_order::orders"));
+    }
+}
