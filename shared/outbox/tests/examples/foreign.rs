@@ -114,7 +114,7 @@ async fn another_tool_may_apply_the_files_and_then_must_go_on_doing_so() {
     tx.commit().await.expect("commits");
 
     let error = waybill_outbox::migrator().run(&database.pool).await.expect_err("no history there");
-    let said = r#"function "now" already exists"#;
+    let said = r#"function "bucket" already exists"#;
     let error = format!("{:#}", anyhow::Error::from(error));
     assert!(error.contains(said), "{error}");
     assert!(readme::TEXT.contains(said));
