@@ -150,15 +150,15 @@ impl Settings {
         config
     }
 
-    pub(crate) fn producer(&self) -> ClientConfig {
+    /// `together`: what is sent within a millisecond shares a request.
+    pub(crate) fn producer(&self, together: bool) -> ClientConfig {
         let mut config = self.base();
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
             .set("partitioner", "murmur2_random")
-            .set("linger.ms", "0")
-            // The broker refuses a batch for its size as a whole: a letter must not lose its value to a neighbour's.
-            .set("batch.num.messages", "1")
+            .set("linger.ms", if together { "1" } else { "0" })
+            .set("batch.num.messages", if together { "10000" } else { "1" })
             .set("message.timeout.ms", millis(self.dead_letter_timeout))
             // The broker decides what is too large: the fallback needs its answer, not a guess.
             .set("message.max.bytes", "16777216")

@@ -18,7 +18,7 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::{FutureProducer, FutureRecord},
 };
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -42,7 +42,10 @@ pub(crate) struct Ledger {
 }
 
 pub(crate) async fn database() -> Database {
-    let database = Database::create(&[waybill_consumer::migrator()]).await;
+    let mut database = Database::create(&[waybill_consumer::migrator()]).await;
+    // As a service's: no question to the server before each use.
+    let options = PgPoolOptions::new().max_connections(20).test_before_acquire(false);
+    database.pool = options.connect(&database.url).await.unwrap();
     let tables = "create table entry (order_id uuid primary key, customer_id uuid not null, delta bigint not null); \
                   create table account (customer_id uuid primary key, balance bigint not null)";
     sqlx::raw_sql(tables).execute(&database.pool).await.unwrap();
