@@ -37,9 +37,13 @@ async fn without_a_hint_polling_finds_the_row() {
     let world = World::new(&["orders.v1"]).await;
     let relay = world.relay(&[]).await;
     relay.wait_for(|s| &s.buckets, 64).await;
-    world.append("orders.v1", "k", b"x").await;
-    world.wait_for_count("sent_at is null", 0).await;
-    assert_eq!((relay.get(|s| &s.wakes_by_hint), relay.get(|s| &s.wakes_by_poll)), (0, 1));
+    for _ in 0..3 {
+        world.append("orders.v1", "k", b"x").await;
+        world.wait_for_count("sent_at is null", 0).await;
+    }
+    // The listener rings once when it has connected, which may be in the middle of this.
+    let (hints, polls) = (relay.get(|s| &s.wakes_by_hint), relay.get(|s| &s.wakes_by_poll));
+    assert!(hints <= 1 && polls >= 2, "{hints} by a hint, {polls} by polling");
     relay.stop().await;
 }
 
