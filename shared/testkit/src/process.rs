@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::process::{Child, Command};
 
@@ -26,13 +27,25 @@ pub fn binaries() -> PathBuf {
     if deps.ends_with("deps") { deps.parent().expect("below target").to_owned() } else { deps.to_owned() }
 }
 
-/// An address on the loopback that was free a moment ago.
+/// An address on the loopback that was free a moment ago, and given to nobody else of this process.
+///
+/// Below the range that the system takes the ports of outgoing connections from: one of those would take the port
+/// before the process that it is meant for.
 ///
 /// # Panics
 /// When no port can be had.
 pub fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 12_000;
+    const COUNT: u16 = 18_000;
+    // Test binaries that run side by side start at different places.
+    let start = std::process::id() % u32::from(COUNT);
+    (0..COUNT)
+        .map(|_| u32::from(NEXT.fetch_add(1, Ordering::SeqCst)) * 7 + start)
+        .map(|place| FIRST + u16::try_from(place % u32::from(COUNT)).expect("below the count"))
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .find(|address| std::net::TcpListener::bind(address).is_ok())
+        .expect("a free port")
 }
 
 impl Process {
