@@ -12,7 +12,7 @@ use std::{
 use crate::status::Database;
 
 /// The features of every build of this tool. One list, so that services, tests and lints share one build.
-pub(crate) const FEATURES: &str = "waybill-order/failpoints,waybill-relay/failpoints,waybill-point/failpoints,waybill-notification/failpoints";
+pub(crate) const FEATURES: &str = "waybill-order/failpoints,waybill-relay/failpoints,waybill-point/failpoints,waybill-notification/failpoints,waybill-task/failpoints";
 
 /// How far above its API a service's metrics are.
 pub(crate) const METRICS_ABOVE: u16 = 1000;
