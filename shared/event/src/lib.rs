@@ -8,6 +8,7 @@ pub mod event;
 pub mod headers;
 pub mod id;
 pub mod order;
+pub mod outcome;
 pub mod point;
 pub mod time;
 pub mod trace;
@@ -17,6 +18,7 @@ pub use event::Event;
 pub use headers::{Header, Headers};
 pub use id::{MessageId, Origin};
 pub use order::{Attempt, OrderEvent, OrderItem};
+pub use outcome::ReplayOutcome;
 pub use point::PointEvent;
 pub use trace::TraceContext;
 

@@ -6,7 +6,7 @@ use apache_avro::{
     Schema, reader::datum::GenericDatumReader, types::Value, writer::datum::GenericDatumWriter,
 };
 use sha2::{Digest, Sha256};
-use waybill_event::{Event, OrderEvent, PointEvent, decode, encode};
+use waybill_event::{Event, OrderEvent, PointEvent, ReplayOutcome, decode, encode};
 
 fn schemas() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../schemas")
@@ -27,7 +27,7 @@ fn for_every_topic(check: fn(&str, Vec<(u64, String)>)) {
     fn of<E: Event>() -> (&'static str, Vec<(u64, String)>) {
         (E::TOPIC, E::codec().history().map(|(print, json)| (print, json.to_owned())).collect())
     }
-    for (topic, history) in [of::<OrderEvent>(), of::<PointEvent>()] {
+    for (topic, history) in [of::<ReplayOutcome>(), of::<OrderEvent>(), of::<PointEvent>()] {
         check(topic, history);
     }
 }
@@ -81,7 +81,7 @@ fn every_topic_with_a_schema_has_an_event_type() {
         }
     }
     topics.sort();
-    assert_eq!(topics, [OrderEvent::TOPIC, PointEvent::TOPIC]);
+    assert_eq!(topics, [ReplayOutcome::TOPIC, OrderEvent::TOPIC, PointEvent::TOPIC]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn history_files_are_frozen() {
     let listed: BTreeMap<_, _> =
         listed.lines().map(|line| line.split_once("  ").unwrap()).map(|(s, f)| (f, s)).collect();
     let mut found = 0;
-    for topic in [OrderEvent::TOPIC, PointEvent::TOPIC] {
+    for topic in [ReplayOutcome::TOPIC, OrderEvent::TOPIC, PointEvent::TOPIC] {
         for (number, text) in files(topic) {
             let file = format!("{topic}/{number}.avsc");
             let sum: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -185,4 +185,9 @@ fn old_and_new_orders_read_each_other() {
 #[test]
 fn old_and_new_points_read_each_other() {
     old_and_new_read_each_other::<PointEvent>();
+}
+
+#[test]
+fn old_and_new_outcomes_read_each_other() {
+    old_and_new_read_each_other::<ReplayOutcome>();
 }
