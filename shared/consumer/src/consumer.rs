@@ -1,22 +1,21 @@
 //! Building and running a consumer: one member per group, all in one process.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use sqlx::PgPool;
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use waybill_event::{Event, ReplayOutcome};
 
 use crate::{
     batch::Runner,
-    dead_letter::DeadLetters,
     engine::Engine,
     group::{self, Route},
     lane::Subscribed,
+    line::Line,
     metrics::{self, Metrics},
-    settings::{Settings, dead_letter_topic},
+    redirect::Publisher,
+    settings::Settings,
     status::Status,
 };
 
@@ -74,7 +73,7 @@ pub struct Consumer {
 struct Group {
     name: String,
     engine: Arc<Engine>,
-    routes: HashMap<String, Route>,
+    routes: Vec<Arc<Route>>,
 }
 
 impl Consumer {
@@ -135,20 +134,17 @@ impl Builder {
         self.settings.check()?;
         let settings = Arc::new(self.settings);
         let status = Status::default();
-        let dead_letters = DeadLetters::new(&settings)
-            .map_err(|source| Error::Client { name: "dead letters".to_owned(), source })?;
-        let mut groups: BTreeMap<String, HashMap<String, Route>> = BTreeMap::new();
-        for Subscribed { topic, group, lane } in self.subscriptions {
-            check_name("topic", &topic, true)?;
-            // With a dot, two subscriptions could share the name of a dead-letter topic.
-            check_name("group", &group, false)?;
-            let prefix = &settings.topic_prefix;
-            let dead_letter_topic = dead_letter_topic(prefix, &topic, &group).into();
-            let name = format!("{prefix}{topic}");
-            let route = Route { topic: name.as_str().into(), lane, dead_letter_topic };
-            if groups.entry(format!("{prefix}{group}")).or_default().insert(name, route).is_some() {
+        let publisher = Publisher::new(&settings)
+            .map_err(|source| Error::Client { name: "redirected records".to_owned(), source })?;
+        let mut groups: BTreeMap<String, Vec<Arc<Route>>> = BTreeMap::new();
+        for Subscribed { topic, group, order, replay_safety, lane } in self.subscriptions {
+            let line = Line::new(&settings.topic_prefix, topic, group, order, replay_safety)?;
+            let routes = groups.entry(line.consumer_group.to_string()).or_default();
+            if routes.iter().any(|route| route.line.topic == line.topic) {
+                let (group, topic) = (line.group, line.topic);
                 return Err(Error::Setting(format!("group {group} subscribes to {topic} twice")));
             }
+            routes.push(Arc::new(Route { line: Arc::new(line), lane }));
         }
         if groups.is_empty() {
             return Err(Error::Setting("no subscription".to_owned()));
@@ -156,7 +152,8 @@ impl Builder {
         let metrics = Metrics::new();
         metrics::observe(&status);
         let slots = Arc::new(Semaphore::new(settings.parallel_batches));
-        let group = |(name, routes): (String, HashMap<String, Route>)| {
+        let outcomes = format!("{}{}", settings.topic_prefix, ReplayOutcome::TOPIC);
+        let group = |(name, routes): (String, Vec<Arc<Route>>)| {
             status.add_group(&name);
             let runner = Runner {
                 pool: self.pool.clone(),
@@ -164,8 +161,8 @@ impl Builder {
                 settings: Arc::clone(&settings),
                 metrics: metrics.clone(),
             };
-            let (dead_letters, slots) = (dead_letters.clone(), Arc::clone(&slots));
-            Group { name, engine: Arc::new(Engine { runner, dead_letters, slots }), routes }
+            let (publisher, outcomes, slots) = (publisher.clone(), outcomes.clone(), Arc::clone(&slots));
+            Group { name, engine: Arc::new(Engine { runner, publisher, outcomes, slots }), routes }
         };
         let groups = groups.into_iter().map(group).collect();
         Ok(Consumer { groups, settings, status })
@@ -177,15 +174,4 @@ impl std::fmt::Debug for Consumer {
         let groups: Vec<_> = self.groups.iter().map(|group| &group.name).collect();
         f.debug_struct("Consumer").field("groups", &groups).finish_non_exhaustive()
     }
-}
-
-fn check_name(kind: &str, name: &str, dots: bool) -> Result<(), Error> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || (dots && c == '.');
-    if name.is_empty() || name.len() > 100 || !name.chars().all(allowed) {
-        let dot = if dots { " and dots" } else { ", no dots" };
-        return Err(Error::Setting(format!(
-            "{kind} {name:?}: a name has 1 to 100 letters, digits, dashes, underscores{dot}"
-        )));
-    }
-    Ok(())
 }

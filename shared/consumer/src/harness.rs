@@ -8,6 +8,7 @@ use waybill_event::MessageId;
 use crate::{
     BatchHandler, Handler, Message,
     batch::{Care, Round, Runner},
+    line::Line,
     metrics::Metrics,
     settings::Settings,
     work::{Each, Whole, Work},
@@ -18,6 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Harness {
     runner: Runner,
+    line: Line,
     care: tokio::sync::Mutex<Care>,
 }
 
@@ -38,9 +40,10 @@ impl Harness {
     /// The database needs the tables of [`migrator`](crate::migrator).
     #[must_use]
     pub fn new(pool: PgPool, group: impl Into<String>) -> Self {
-        let settings = Arc::new(Settings::new(Vec::new(), ""));
-        let runner = Runner { pool, group: group.into(), settings, metrics: Metrics::new() };
-        Self { runner, care: tokio::sync::Mutex::default() }
+        let (group, settings) = (group.into(), Arc::new(Settings::new(Vec::new(), "")));
+        let line = Line::in_place(&group);
+        let runner = Runner { pool, group, settings, metrics: Metrics::new() };
+        Self { runner, line, care: tokio::sync::Mutex::default() }
     }
 
     /// Delivers a batch to a handler of single messages.
@@ -74,7 +77,7 @@ impl Harness {
     ) -> anyhow::Result<Delivered> {
         let all: Vec<_> = messages.iter().map(|message| message.id).collect();
         let (mut dead, mut care) = (Vec::new(), self.care.lock().await);
-        let round = self.runner.round(work, &mut messages, &mut dead, &mut care).await;
+        let round = self.runner.round(&self.line, work, &mut messages, &mut dead, &mut care).await;
         let mut left = messages.iter().map(|message| message.id);
         let blocked = match round {
             Round::Clear => None,

@@ -7,28 +7,63 @@ use futures::future::BoxFuture;
 use crate::{
     BatchHandler, Handler,
     engine::{Assignment, Engine, Stopped},
+    policy::{AfterDead, Order, ReplaySafety, RetryPolicy},
     record::Record,
     work::{Each, Whole},
 };
 
 /// A topic read by a group; becomes [`Subscribed`] with its handler.
+///
+/// Three ways to treat a message that fails for now: nothing of its partition passes it (the default), everything
+/// passes it while it goes through retry topics ([`retry`](Self::retry)), or only other keys pass it
+/// ([`key_ordered`](Self::key_ordered)).
 #[derive(Debug, Clone)]
 pub struct Subscription {
     topic: String,
     group: String,
+    order: Order,
+    replay_safety: ReplaySafety,
 }
 
 /// A subscription with its handler.
 pub struct Subscribed {
     pub(crate) topic: String,
     pub(crate) group: String,
+    pub(crate) order: Order,
+    pub(crate) replay_safety: ReplaySafety,
     pub(crate) lane: Arc<dyn Lane>,
 }
 
 impl Subscription {
     /// Both without the installation's prefix. One group may subscribe to several topics.
     pub fn new(topic: impl Into<String>, group: impl Into<String>) -> Self {
-        Self { topic: topic.into(), group: group.into() }
+        let (order, replay_safety) = (Order::Partition, ReplaySafety::default());
+        Self { topic: topic.into(), group: group.into(), order, replay_safety }
+    }
+
+    /// A message that fails transiently goes through the retry topics `<topic>.<group>.retry.<delay>`, and every other
+    /// passes it, also later ones of its key: the handler must compare versions. After the last attempt or the
+    /// deadline it is a dead letter. Replaces [`key_ordered`](Self::key_ordered).
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.order = Order::None(policy);
+        self
+    }
+
+    /// Messages of one key are handled in their order, whatever fails: a key whose message fails transiently is
+    /// parked in the database, with what comes behind it, until that message is handled or dead. Other keys flow.
+    /// Replaces [`retry`](Self::retry); needs no retry topics.
+    #[must_use]
+    pub fn key_ordered(mut self, policy: RetryPolicy, after_dead: AfterDead) -> Self {
+        self.order = Order::Key(policy, after_dead);
+        self
+    }
+
+    /// Whether operators may replay dead letters of this subscription.
+    #[must_use]
+    pub fn replay_safety(mut self, safety: ReplaySafety) -> Self {
+        self.replay_safety = safety;
+        self
     }
 
     /// Handles message by message.
@@ -42,7 +77,8 @@ impl Subscription {
     }
 
     fn with(self, lane: Arc<dyn Lane>) -> Subscribed {
-        Subscribed { topic: self.topic, group: self.group, lane }
+        let Self { topic, group, order, replay_safety } = self;
+        Subscribed { topic, group, order, replay_safety, lane }
     }
 }
 

@@ -35,7 +35,6 @@
 mod backoff;
 mod batch;
 mod consumer;
-mod dead_letter;
 mod engine;
 mod failure;
 mod group;
@@ -43,9 +42,12 @@ mod handler;
 pub mod harness;
 mod horizon;
 mod lane;
+mod line;
 mod message;
 pub mod metrics;
+mod policy;
 mod record;
+mod redirect;
 mod settings;
 mod span;
 mod status;
@@ -53,13 +55,14 @@ mod store;
 mod work;
 
 pub use consumer::{Builder, Consumer, Error};
-pub use dead_letter::VALUE_BYTES;
 pub use failure::Failure;
 pub use handler::{BatchHandler, Handler, Outcome};
 pub use horizon::{Horizon, purge};
 pub use lane::{Subscribed, Subscription};
 pub use message::Message;
-pub use settings::{GroupProtocol, Settings, dead_letter_topic};
+pub use policy::{AfterDead, ReplaySafety, RetryPolicy};
+pub use redirect::VALUE_BYTES;
+pub use settings::{GroupProtocol, Settings, dead_letter_topic, replay_topic, retry_topic};
 pub use status::{Blocked, Status};
 
 /// The migrations of schema `messaging`'s inbox part, with a history table of their own

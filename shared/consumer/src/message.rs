@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use chrono::{DateTime, Utc};
 use waybill_event::{Event, Headers, MessageId, TraceContext};
 
-use crate::record::{Record, RecordHeaders};
+use crate::record::{Hop, Record, RecordHeaders};
 
 /// One message of a topic, decoded.
 pub struct Message<E> {
@@ -19,6 +19,8 @@ pub struct Message<E> {
     pub trace: Option<TraceContext>,
     /// Number of this attempt, from 1. Lost connections and the runtime's own errors are not counted.
     pub attempt: u32,
+    /// When handling failed first, on a later hop.
+    pub(crate) first_failed: Option<DateTime<Utc>>,
     record: Arc<Record>,
 }
 
@@ -63,6 +65,12 @@ impl<E> Message<E> {
     #[must_use]
     pub fn headers(&self) -> &Headers {
         self.record.headers()
+    }
+
+    /// On a retry topic: counts on where the hop before ended.
+    pub(crate) fn after(mut self, hop: Hop) -> Self {
+        (self.attempt, self.first_failed) = (hop.attempts.saturating_add(1), hop.first_failed);
+        self
     }
 
     pub(crate) fn record(&self) -> &Arc<Record> {
@@ -118,7 +126,7 @@ impl<E: Event> Message<E> {
             None => event.event_type(),
         };
         let trace = TraceContext::from_headers(headers);
-        Self { event, id, event_type, trace, attempt: 1, record }
+        Self { event, id, event_type, trace, attempt: 1, first_failed: None, record }
     }
 }
 

@@ -24,9 +24,10 @@ pub const OLDEST_AGE: &str = "waybill.consumer.oldest.age";
 pub const PARTITION_BLOCKED: &str = "waybill.consumer.partition_blocked";
 /// Gauge: 1 while a partition is paused because its buffer is full.
 pub const PARTITION_PAUSED: &str = "waybill.consumer.partition_paused";
-
 /// Gauge: bytes that wait in a partition's buffer.
-pub const BUFFER_BYTES: &str = "waybill.consumer.buffer.bytes";
+pub const BUFFER_SIZE: &str = "waybill.consumer.buffer.size";
+/// Histogram: seconds between a record's due time and the batch that takes it, by retry topic.
+pub const RETRY_LATENESS: &str = "waybill.consumer.retry.lateness";
 
 /// The handler's effect committed.
 pub const DONE: &str = "done";
@@ -34,7 +35,7 @@ pub const DONE: &str = "done";
 pub const DUPLICATE: &str = "duplicate";
 /// Acknowledged by the dead-letter topic.
 pub const DEAD: &str = "dead";
-/// A transient failure, to be tried again.
+/// A transient failure, to be tried again: in place, or acknowledged by a retry topic.
 pub const RETRIED: &str = "retried";
 
 /// A handler failed transiently.
@@ -43,16 +44,22 @@ pub const TRANSIENT: &str = "transient";
 pub const DATABASE: &str = "database";
 /// The dead-letter topic does not acknowledge.
 pub const DEAD_LETTER: &str = "dead_letter";
+/// A retry topic does not acknowledge.
+pub const RETRY_TOPIC: &str = "retry_topic";
+/// The topic of outcomes does not acknowledge.
+pub const OUTCOMES: &str = "outcomes";
 /// A schema is unknown; it may come with a deployment.
 pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
 /// The Kafka client delivers nothing although there is something to read, and nobody paused the partition. It is
 /// resumed, and stays reported until it moves.
 pub const STALLED: &str = "stalled";
 /// Every reason of [`PARTITION_BLOCKED`].
-pub const REASONS: [&str; 5] = [TRANSIENT, DATABASE, DEAD_LETTER, UNKNOWN_SCHEMA, STALLED];
+pub const REASONS: [&str; 7] =
+    [TRANSIENT, DATABASE, DEAD_LETTER, RETRY_TOPIC, OUTCOMES, UNKNOWN_SCHEMA, STALLED];
 
 /// Bounds that the conventions give for `messaging.process.duration`.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+const LATENESS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 const SIZES: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 
 #[derive(Debug, Clone)]
@@ -60,6 +67,7 @@ pub(crate) struct Metrics {
     messages: Counter<u64>,
     duration: Histogram<f64>,
     batch: Histogram<u64>,
+    lateness: Histogram<f64>,
 }
 
 impl Metrics {
@@ -77,6 +85,11 @@ impl Metrics {
                 .with_unit("{message}")
                 .with_boundaries(SIZES.to_vec())
                 .build(),
+            lateness: meter
+                .f64_histogram(RETRY_LATENESS)
+                .with_unit("s")
+                .with_boundaries(LATENESS.to_vec())
+                .build(),
         }
     }
 
@@ -91,6 +104,10 @@ impl Metrics {
         self.duration.record(seconds, &[topic_of(topic), group_of(group)]);
     }
 
+    pub(crate) fn late(&self, seconds: f64, topic: &str, group: &str) {
+        self.lateness.record(seconds, &[topic_of(topic), group_of(group)]);
+    }
+
     pub(crate) fn batch(&self, size: usize, topic: &str, group: &str) {
         self.batch.record(size as u64, &[topic_of(topic), group_of(group)]);
     }
@@ -103,13 +120,13 @@ pub(crate) fn observe(status: &Status) {
     gauge(&meter, OLDEST_AGE, "s", state.clone(), |partition| {
         vec![(partition.oldest_age(Utc::now().timestamp_millis()), None)]
     });
-    gauge(&meter, PARTITION_PAUSED, "1", state.clone(), |partition| {
+    gauge(&meter, PARTITION_PAUSED, "{partition}", state.clone(), |partition| {
         vec![(f64::from(partition.paused.load(Ordering::Relaxed)), None)]
     });
-    gauge(&meter, BUFFER_BYTES, "By", state.clone(), |partition| {
+    gauge(&meter, BUFFER_SIZE, "By", state.clone(), |partition| {
         vec![(partition.buffer.bytes.load(Ordering::Relaxed) as f64, None)]
     });
-    gauge(&meter, PARTITION_BLOCKED, "1", state, |partition| {
+    gauge(&meter, PARTITION_BLOCKED, "{partition}", state, |partition| {
         // Every reason is always reported, so that an alarm falls back to 0 and does not go stale at 1.
         let blocked = partition.blocked().map(|blocked| blocked.reason);
         let value = |reason| f64::from(blocked == Some(reason));

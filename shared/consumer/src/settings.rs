@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::{Error, Horizon};
+use crate::{Error, Horizon, policy::delay_name};
 
 /// Protocol between group members and broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -183,4 +183,16 @@ fn millis(time: Duration) -> String {
 #[must_use]
 pub fn dead_letter_topic(prefix: &str, topic: &str, group: &str) -> String {
     format!("{prefix}{topic}.{group}.dlt")
+}
+
+/// A retry topic of a group: `<prefix><topic>.<group>.retry.<delay>`, the delay as `1s`, `10m` or `250ms`.
+#[must_use]
+pub fn retry_topic(prefix: &str, topic: &str, group: &str, delay: Duration) -> String {
+    format!("{prefix}{topic}.{group}.retry.{}", delay_name(delay))
+}
+
+/// The topic by which a group's dead letters come back to it alone: `<prefix><topic>.<group>.replay`.
+#[must_use]
+pub fn replay_topic(prefix: &str, topic: &str, group: &str) -> String {
+    format!("{prefix}{topic}.{group}.replay")
 }

@@ -103,6 +103,53 @@ pub(crate) async fn unclaim(tx: &mut PgConnection, group: &str, ids: &[Uuid]) ->
     Ok(())
 }
 
+/// What the inbox says to a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplayClaim {
+    /// Nothing was done yet. The row is `done` now, by this replay, and locked until the transaction ends.
+    Granted,
+    /// Done by this very replay: the record was delivered again.
+    Resolved,
+    /// Done without this replay.
+    AlreadyProcessed,
+}
+
+/// Claims a replayed message for this transaction. Without a row, which a crash between dead letter and `dead` row or
+/// the purge leaves behind, it is claimed as any message is.
+pub(crate) async fn claim_replay(
+    tx: &mut PgConnection,
+    group: &str,
+    message: Uuid,
+    replay: Uuid,
+) -> Result<ReplayClaim, sqlx::Error> {
+    let granted = sqlx::query_scalar!(
+        r#"insert into messaging.processed_message as p
+             (consumer_group, message_id, processed_at, outcome, replay_id)
+           values ($1, $2, messaging.now(), 'done', $3)
+           on conflict (consumer_group, message_id) do update
+           set outcome = 'done', replay_id = excluded.replay_id, processed_at = excluded.processed_at
+           where p.outcome = 'dead'
+           returning true as "granted!""#,
+        group,
+        message,
+        replay,
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if granted.is_some() {
+        return Ok(ReplayClaim::Granted);
+    }
+    // A conflict waits for the other transaction, so its row is committed; a new statement sees it.
+    let by = sqlx::query_scalar!(
+        "select replay_id from messaging.processed_message where consumer_group = $1 and message_id = $2",
+        group,
+        message,
+    )
+    .fetch_one(tx)
+    .await?;
+    Ok(if by == Some(replay) { ReplayClaim::Resolved } else { ReplayClaim::AlreadyProcessed })
+}
+
 /// Opens the first savepoint.
 pub(crate) async fn savepoint(tx: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("savepoint message").execute(tx).await.map(drop)

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{Codec, Event};
 
 /// Values of [`ReplayOutcome::outcome`]. An open set.
-pub mod outcome {
+pub mod kind {
     /// This replay's handling is committed.
     pub const RESOLVED: &str = "resolved";
     /// The group had finished with the message before, without this replay.
@@ -28,7 +28,7 @@ pub struct ReplayOutcome {
     pub consumer_group: String,
     /// Source topic of the subscription, with the installation's prefix.
     pub topic: String,
-    /// See [`outcome`].
+    /// See [`kind`].
     pub outcome: String,
     /// When it was told. Times are written to the microsecond.
     #[serde(with = "chrono::serde::ts_microseconds")]

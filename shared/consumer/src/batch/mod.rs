@@ -3,6 +3,7 @@
 //! Works through the messages of one partition in order and says how far it came. It knows nothing of Kafka: dead
 //! letters are handed back to be published, offsets are the caller's.
 
+mod replay;
 mod transaction;
 mod verdict;
 
@@ -14,15 +15,16 @@ use waybill_event::MessageId;
 
 use crate::{
     Message,
+    line::{Again, Line},
     metrics::{self, Metrics},
+    policy::Order,
     record::Record,
     settings::Settings,
     work::{Around, Failed, Work},
 };
-use verdict::{Chunk, Trouble};
+pub(crate) use replay::Replayed;
+use verdict::{Chunk, Trouble, Verdict};
 
-/// More than 64 open subtransactions overflow the server's cache of them, and every reader pays.
-const SAVEPOINTS: usize = 50;
 /// After a failure as many batches start with savepoints: failures come in runs, and a batch run twice costs more
 /// than its savepoints.
 const CAREFUL_BATCHES: u32 = 20;
@@ -31,6 +33,12 @@ const CAREFUL_BATCHES: u32 = 20;
 pub(crate) const DECODE: &str = "decode";
 /// Class and code of a message beyond the horizon.
 pub(crate) const STALE: &str = "stale";
+/// Class of a failure that no retry mends.
+pub(crate) const PERMANENT: &str = "permanent";
+/// Class of a failure that a retry may mend; on a dead letter: attempts or deadline are used up.
+pub(crate) const TRANSIENT: &str = "transient";
+/// Class and code of a handler that panicked.
+pub(crate) const PANIC: &str = "panic";
 
 /// Runs batches of one group.
 #[derive(Debug)]
@@ -47,7 +55,7 @@ pub(crate) struct Runner {
 enum Mode {
     /// One transaction, no savepoint.
     Fast,
-    /// A savepoint per message, [`SAVEPOINTS`] a transaction.
+    /// Savepoints between small groups of messages.
     Savepoints,
     /// One message a transaction, so that whatever fails names its message.
     Single,
@@ -57,33 +65,39 @@ impl Mode {
     /// Messages in one transaction.
     const fn limit(self) -> usize {
         match self {
-            Self::Fast => usize::MAX,
-            Self::Savepoints => SAVEPOINTS,
+            Self::Fast | Self::Savepoints => usize::MAX,
             Self::Single => 1,
         }
     }
 }
 
-/// How many batches are still to begin with savepoints; kept per partition.
+/// What a partition remembers from batch to batch.
 #[derive(Debug, Default)]
-pub(crate) struct Care(u32);
+pub(crate) struct Care {
+    /// How many batches are still to begin with savepoints.
+    careful: u32,
+    /// The first message left failed when it was tried last, and waits in place.
+    held: bool,
+}
 
-/// A message or record that will never be handled.
+/// A message or record that leaves its partition unhandled: for a retry topic, or as a dead letter.
 #[derive(Debug)]
-pub(crate) struct Dead {
+pub(crate) struct Fallen {
     pub(crate) record: Arc<Record>,
     pub(crate) id: MessageId,
     pub(crate) attempt: u32,
     pub(crate) code: String,
-    /// `decode`, `permanent`, `panic` or `stale`.
+    /// One of [`DECODE`], [`PERMANENT`], [`TRANSIENT`], [`PANIC`], [`STALE`].
     pub(crate) class: &'static str,
     pub(crate) text: String,
     pub(crate) failed_at: DateTime<Utc>,
     /// Of the failed attempt's span.
     pub(crate) traceparent: Option<String>,
+    /// When and where it is tried again; `None`: it is dead.
+    pub(crate) again: Option<Again>,
 }
 
-/// How far a round came. Messages that are finished are no longer in the list; dead ones are in the other.
+/// How far a round came. Messages that are finished are no longer in the list; fallen ones are in the other.
 #[derive(Debug)]
 pub(crate) enum Round {
     /// No message is left.
@@ -95,40 +109,42 @@ pub(crate) enum Round {
 }
 
 impl Runner {
-    /// Handles messages from the front of the list until all are finished or the first one left cannot be now.
-    /// `dead` receives those whose failure is final; their place in the list is given up.
+    /// Handles messages from the front of the list, at most `most` of them, until all are finished or the first one
+    /// left cannot be now. `fallen` receives those that leave unhandled; their place in the list is given up.
     pub(crate) async fn round<W: Work>(
         &self,
+        line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        dead: &mut Vec<Dead>,
+        fallen: &mut Vec<Fallen>,
         care: &mut Care,
     ) -> Round {
         self.drop_copies(messages);
-        let mut mode = if care.0 > 0 { Mode::Savepoints } else { Mode::Fast };
-        care.0 = care.0.saturating_sub(1);
+        let mut mode = if care.careful > 0 { Mode::Savepoints } else { Mode::Fast };
+        care.careful = care.careful.saturating_sub(1);
         // What is being retried is tried alone: the rest would be handled only to be rolled back.
-        let retried = messages.first().is_some_and(|first| first.attempt > 1);
-        let mut most = if retried { 1 } else { usize::MAX };
+        let mut most = if std::mem::take(&mut care.held) { 1 } else { usize::MAX };
         let mut stopped: Option<Failed> = None;
         while !messages.is_empty() {
-            match self.step(work, messages, dead, mode, most).await {
+            match self.step(line, work, messages, fallen, mode, most).await {
                 Ok(None) => match stopped.take() {
-                    Some(failed) => return self.blocked(messages, failed),
+                    Some(failed) => return self.blocked(line, messages, failed, care),
                     None => most = usize::MAX,
                 },
                 Ok(Some(failed)) => {
-                    care.0 = CAREFUL_BATCHES;
-                    return self.blocked(messages, failed);
+                    care.careful = CAREFUL_BATCHES;
+                    return self.blocked(line, messages, failed, care);
                 }
-                Err(Trouble::Stopped { before: 0, failed }) => return self.blocked(messages, failed),
+                Err(Trouble::Stopped { before: 0, failed }) => {
+                    return self.blocked(line, messages, failed, care);
+                }
                 Err(Trouble::Stopped { before, failed }) => {
                     most = before;
                     stopped = Some(failed);
                 }
                 Err(Trouble::Runtime(error)) => return Round::Fault(error),
                 Err(Trouble::Failed) => {
-                    (mode, care.0) = (Mode::Savepoints, CAREFUL_BATCHES);
+                    (mode, care.careful) = (Mode::Savepoints, CAREFUL_BATCHES);
                     (most, stopped) = (usize::MAX, None);
                 }
                 Err(Trouble::Nameless(reason)) => {
@@ -137,7 +153,7 @@ impl Runner {
                         reason,
                         "batch is run again, one message a transaction"
                     );
-                    (mode, care.0) = (Mode::Single, CAREFUL_BATCHES);
+                    (mode, care.careful) = (Mode::Single, CAREFUL_BATCHES);
                     (most, stopped) = (usize::MAX, None);
                 }
             }
@@ -145,9 +161,10 @@ impl Runner {
         Round::Clear
     }
 
-    /// The first message left has failed for now.
-    fn blocked<E>(&self, messages: &mut [Message<E>], failed: Failed) -> Round {
-        if let Some(first) = messages.first_mut() {
+    /// The first message left has failed for now. Where it goes nowhere else, this was an attempt.
+    fn blocked<E>(&self, line: &Line, messages: &mut [Message<E>], failed: Failed, care: &mut Care) -> Round {
+        care.held = true;
+        if let Some(first) = messages.first_mut().filter(|_| line.order == Order::Partition) {
             first.attempt += 1;
             self.metrics.count(metrics::RETRIED, first.topic(), &self.group, 1);
         }
@@ -164,20 +181,21 @@ impl Runner {
     }
 
     /// One transaction over at most `most` of the first messages. Returns the failure that the first message left in
-    /// the list must wait for.
+    /// the list waits for.
     async fn step<W: Work>(
         &self,
+        line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        dead: &mut Vec<Dead>,
+        fallen: &mut Vec<Fallen>,
         mode: Mode,
         most: usize,
     ) -> Result<Option<Failed>, Trouble> {
         let rest = messages.split_off(mode.limit().min(most).min(messages.len()));
         let chunk = match mode {
-            Mode::Fast => self.try_all(work, messages, dead).await,
+            Mode::Fast => self.try_all(line, work, messages, fallen).await,
             Mode::Savepoints | Mode::Single => {
-                self.try_each(work, messages, dead, mode == Mode::Single).await
+                self.try_each(line, work, messages, fallen, mode == Mode::Single).await
             }
         };
         let Ok(Chunk { verdicts, blocked }) = chunk else {
@@ -189,7 +207,7 @@ impl Runner {
         for (message, verdict) in std::mem::take(messages).into_iter().zip(verdicts) {
             match verdict {
                 None => done.push(message),
-                Some((class, failed)) => dead.push(Dead::of(&message, class, failed)),
+                Some(verdict) => fallen.push(Fallen::of(&message, verdict)),
             }
         }
         self.finish(work, done);
@@ -211,22 +229,23 @@ impl Runner {
         }
     }
 
-    fn around(&self) -> Around<'_> {
+    pub(crate) fn around(&self) -> Around<'_> {
         Around { group: &self.group, metrics: &self.metrics }
     }
 }
 
-impl Dead {
-    fn of<E>(message: &Message<E>, class: &'static str, failed: Failed) -> Self {
+impl Fallen {
+    pub(crate) fn of<E>(message: &Message<E>, Verdict { class, failed, again }: Verdict) -> Self {
         Self {
             record: Arc::clone(message.record()),
             id: message.id,
             attempt: message.attempt,
-            code: if class == "panic" { class.to_owned() } else { failed.failure.code() },
+            code: if class == PANIC { class.to_owned() } else { failed.failure.code() },
             class,
             text: format!("{:#}", failed.failure.error()),
             failed_at: Utc::now(),
             traceparent: failed.traceparent,
+            again,
         }
     }
 
@@ -242,6 +261,7 @@ impl Dead {
             text: format!("older than the inbox remembers ({days} days, less one)"),
             failed_at: Utc::now(),
             traceparent: None,
+            again: None,
         }
     }
 }

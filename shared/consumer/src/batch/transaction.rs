@@ -1,35 +1,42 @@
 //! The two shapes of the transaction: all messages at once, or each in a savepoint.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Dead, Runner,
+    Fallen, Runner,
     verdict::{Chunk, Trouble, alone_verdict, judged, of_call, of_commit, undone},
 };
 use crate::{
-    Failure, Message,
+    Message,
     failure::{is_connection_lost, is_rollback},
+    line::Line,
     metrics,
     store::{self, Candidate, Lease},
     work::{Failed, Stumble, Work},
 };
 
+/// More than 64 subtransactions overflow the server's cache of them, and every reader pays.
+const SAVEPOINTS: usize = 50;
+/// Messages that share a savepoint. At 1 % failing messages the savepoints then cost as much as what is run again.
+const GROUP: usize = 12;
+
 impl Runner {
     /// All messages in one transaction, no savepoint. Drops those that need no handling from the list.
     pub(super) async fn try_all<W: Work>(
         &self,
+        line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        dead: &mut Vec<Dead>,
+        fallen: &mut Vec<Fallen>,
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages, dead).await?;
+        self.claim(&mut tx, messages, fallen).await?;
         let judged = match work.all(&mut tx, messages, self.around()).await {
-            Ok(verdicts) => judged(verdicts),
+            Ok(verdicts) => judged(line, messages, verdicts),
             Err(Stumble::Failed(failed)) => Err(of_call(failed)),
             Err(Stumble::Panicked(failed)) => Err(Trouble::Nameless(failed.failure.error().to_string())),
         };
@@ -56,22 +63,25 @@ impl Runner {
         Ok(chunk)
     }
 
-    /// Each message in a savepoint. With `alone` there is one message, and whatever fails is its own.
+    /// Groups of messages in savepoints. With `alone` there is one message, and whatever fails is its own.
     pub(super) async fn try_each<W: Work>(
         &self,
+        line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        dead: &mut Vec<Dead>,
+        fallen: &mut Vec<Fallen>,
         alone: bool,
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages, dead).await?;
-        let chunk = match self.each(&mut tx, work, messages).await {
+        self.claim(&mut tx, messages, fallen).await?;
+        let chunk = match self.each(&mut tx, line, work, messages).await {
             Ok(chunk) => chunk,
             // Dropping the lease closes the connection: its state is not known.
             Err(Stop::Runtime(error)) => return Err(Trouble::Runtime(error)),
-            Err(Stop::Nameless(stumble)) if alone => return Ok(alone_verdict(stumble)),
+            Err(Stop::Nameless(stumble)) if alone && !messages.is_empty() => {
+                return Ok(alone_verdict(line, &messages[0], stumble));
+            }
             Err(Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed))) => {
                 return Err(Trouble::Nameless(format!("{:#}", failed.failure.error())));
             }
@@ -95,7 +105,7 @@ impl Runner {
             Ok(()) => lease.release(),
             // A deferred constraint speaks at the end; alone, it speaks of this message.
             Err(error) if alone && !messages.is_empty() && !is_connection_lost(&error) => {
-                return Ok(alone_verdict(Stumble::Failed(Failed::new(error.into()))));
+                return Ok(alone_verdict(line, &messages[0], Stumble::Failed(Failed::new(error.into()))));
             }
             Err(error) => return Err(of_commit(error)),
         }
@@ -103,9 +113,12 @@ impl Runner {
         Ok(chunk)
     }
 
+    /// A savepoint costs a round trip, so a group of messages shares one. When one of a group fails, the group is
+    /// undone, what was before the failed one is run again without it, and the rest begins a new group.
     async fn each<W: Work>(
         &self,
         tx: &mut PgConnection,
+        line: &Line,
         work: &W,
         messages: &[Message<W::Event>],
     ) -> Result<Chunk, Stop> {
@@ -114,33 +127,78 @@ impl Runner {
             return Ok(chunk);
         }
         store::savepoint(tx).await.map_err(Stop::runtime)?;
-        for message in messages {
-            let failed = match work.one(tx, message, self.around()).await {
-                // Fails where the handler swallowed an error, so that the message is not taken for done.
-                Ok(()) => match store::next_savepoint(tx).await {
-                    Ok(()) => None,
-                    Err(error) if is_connection_lost(&error) => return Err(Stop::runtime(error)),
-                    Err(error) => Some(Failed::new(error.into())),
+        // The failure of a message whose predecessors of the same group are being run again.
+        let mut known: Option<(usize, Failed)> = None;
+        let (mut width, mut savepoints) = (GROUP, 1);
+        while chunk.verdicts.len() < messages.len() && savepoints < SAVEPOINTS {
+            let at = chunk.verdicts.len();
+            let failure = match known.take_if(|(index, _)| *index == at) {
+                Some(known) => Some(known),
+                None => {
+                    let end = known.as_ref().map_or(at + width, |(index, _)| *index).min(messages.len());
+                    self.group(tx, work, messages, at..end).await?
+                }
+            };
+            savepoints += 1;
+            match failure {
+                None => {
+                    let end = known.as_ref().map_or(at + width, |(index, _)| *index).min(messages.len());
+                    chunk.verdicts.extend((at..end).map(|_| None));
+                    width = GROUP;
+                }
+                // Whose it is cannot be told: it was swallowed by its handler. One by one, then.
+                Some((index, _)) if index == messages.len() => (known, width) = (None, 1),
+                Some((index, failed)) if index > at => known = Some((index, failed)),
+                Some((_, failed)) => match line.rule(&messages[at], failed) {
+                    Ok(verdict) => chunk.verdicts.push(Some(verdict)),
+                    // Nothing behind it in the partition is handled first.
+                    Err(failed) => {
+                        chunk.blocked = Some(failed);
+                        break;
+                    }
                 },
-                Err(Stumble::Failed(failed)) if !failed.failure.names_no_message() => Some(failed),
-                Err(stumble) => return Err(Stop::Nameless(stumble)),
-            };
-            let Some(failed) = failed else {
-                chunk.verdicts.push(None);
-                continue;
-            };
-            if failed.failure.lost_connection() {
-                return Err(Stop::Runtime(failed.failure.into_error()));
             }
-            store::undo(tx).await.map_err(Stop::runtime)?;
-            if let Failure::Transient(_) = failed.failure {
-                // Nothing behind it in the partition is handled first.
-                chunk.blocked = Some(failed);
-                break;
-            }
-            chunk.verdicts.push(Some(("permanent", failed)));
         }
         Ok(chunk)
+    }
+
+    /// Runs a group and keeps its writes. Returns which message failed, and why; the group's writes are then undone.
+    /// An index behind all messages says that one of several failed and its handler swallowed the error.
+    async fn group<W: Work>(
+        &self,
+        tx: &mut PgConnection,
+        work: &W,
+        messages: &[Message<W::Event>],
+        range: Range<usize>,
+    ) -> Result<Option<(usize, Failed)>, Stop> {
+        let mut failed = None;
+        for index in range.clone() {
+            match work.one(tx, &messages[index], self.around()).await {
+                Ok(()) => {}
+                Err(Stumble::Failed(failure)) if failure.failure.lost_connection() => {
+                    return Err(Stop::Runtime(failure.failure.into_error()));
+                }
+                Err(Stumble::Failed(failure)) if !failure.failure.names_no_message() => {
+                    failed = Some((index, failure));
+                    break;
+                }
+                Err(stumble) => return Err(Stop::Nameless(stumble)),
+            }
+        }
+        let failed = match failed {
+            Some(failed) => failed,
+            // Fails where a handler swallowed an error, so that no message is taken for done.
+            None => match store::next_savepoint(tx).await {
+                Ok(()) => return Ok(None),
+                Err(error) if is_connection_lost(&error) => return Err(Stop::runtime(error)),
+                Err(error) => {
+                    let whose = if range.len() == 1 { range.start } else { messages.len() };
+                    (whose, Failed::new(error.into()))
+                }
+            },
+        };
+        store::undo(tx).await.map_err(Stop::runtime)?;
+        Ok(Some(failed))
     }
 
     /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so
@@ -150,7 +208,7 @@ impl Runner {
         &self,
         tx: &mut PgConnection,
         messages: &mut Vec<Message<E>>,
-        dead: &mut Vec<Dead>,
+        fallen: &mut Vec<Fallen>,
     ) -> Result<(), Trouble> {
         let horizon = self.settings.horizon;
         let candidates = messages.iter().map(|message| Candidate::of(message)).collect();
@@ -166,7 +224,7 @@ impl Runner {
         messages.retain(|message| match claims.get(&message.id.as_uuid()) {
             Some(stale) => {
                 if *stale {
-                    dead.push(Dead::stale(message, horizon.done));
+                    fallen.push(Fallen::stale(message, horizon.done));
                 }
                 !stale
             }

@@ -2,9 +2,14 @@
 
 use uuid::Uuid;
 
+use chrono::Utc;
+
+use super::{PANIC, PERMANENT, TRANSIENT};
 use crate::{
     Failure, Message,
     failure::is_connection_lost,
+    line::{Again, Line},
+    policy::Order,
     work::{Failed, Stumble, Verdicts},
 };
 
@@ -17,7 +22,7 @@ pub(super) enum Trouble {
     Nameless(String),
     /// The runtime's own statement, or the connection.
     Runtime(anyhow::Error),
-    /// This message of a batch handler must be tried again, after those before it are finished without it.
+    /// This message of a batch handler must wait in place, after those before it are finished without it.
     Stopped { before: usize, failed: Failed },
 }
 
@@ -30,23 +35,56 @@ impl Trouble {
 /// A committed transaction over some messages.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// One per message finished, from the front: `None` is done, else class and failure of a dead one.
-    pub(super) verdicts: Vec<Option<(&'static str, Failed)>>,
+    /// One per message finished, from the front: `None` is done, else why and whereto it leaves.
+    pub(super) verdicts: Vec<Option<Verdict>>,
     /// The failure of the message behind them.
     pub(super) blocked: Option<Failed>,
 }
 
-/// What a batch handler's outcomes mean for the transaction.
-pub(super) fn judged(verdicts: Verdicts) -> Result<Chunk, Trouble> {
-    let mut chunk = Chunk { verdicts: Vec::with_capacity(verdicts.len()), blocked: None };
-    for (before, verdict) in verdicts.into_iter().enumerate() {
-        match verdict {
-            // Whatever the handler made of it, nothing can be committed any more.
-            Some(failed) if failed.failure.broke_transaction() => return Err(of_call(failed)),
-            Some(failed) if matches!(failed.failure, Failure::Transient(_)) => {
-                return Err(Trouble::Stopped { before, failed });
+/// Why a message leaves its partition, and whereto.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    /// As in [`Fallen`](super::Fallen).
+    pub(crate) class: &'static str,
+    pub(crate) failed: Failed,
+    /// `None`: as a dead letter.
+    pub(crate) again: Option<Again>,
+}
+
+impl Line {
+    /// What becomes of a message whose handling failed: it leaves with a verdict, or it is held in place and the
+    /// failure is given back.
+    pub(super) fn rule<E>(&self, message: &Message<E>, failed: Failed) -> Result<Verdict, Failed> {
+        // A deadlock with another transaction is never the message's fault, whatever the handler made of it.
+        if failed.failure.names_no_message() {
+            return Err(failed);
+        }
+        match (&failed.failure, &self.order) {
+            (Failure::Permanent(_), _) => Ok(Verdict { class: PERMANENT, failed, again: None }),
+            (Failure::Transient(_), Order::Partition) => Err(failed),
+            (Failure::Transient(_), _) => {
+                let again = self.again(message.attempt, message.first_failed, Utc::now());
+                Ok(Verdict { class: TRANSIENT, failed, again })
             }
-            verdict => chunk.verdicts.push(verdict.map(|failed| ("permanent", failed))),
+        }
+    }
+}
+
+/// What a batch handler's outcomes mean for the transaction.
+pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts) -> Result<Chunk, Trouble> {
+    let mut chunk = Chunk { verdicts: Vec::with_capacity(verdicts.len()), blocked: None };
+    for (before, (message, failed)) in messages.iter().zip(verdicts).enumerate() {
+        let Some(failed) = failed else {
+            chunk.verdicts.push(None);
+            continue;
+        };
+        // Whatever the handler made of it, nothing can be committed any more.
+        if failed.failure.broke_transaction() {
+            return Err(of_call(failed));
+        }
+        match line.rule(message, failed) {
+            Ok(verdict) => chunk.verdicts.push(Some(verdict)),
+            Err(failed) => return Err(Trouble::Stopped { before, failed }),
         }
     }
     Ok(chunk)
@@ -64,17 +102,15 @@ pub(super) fn of_call(Failed { failure, .. }: Failed) -> Trouble {
 }
 
 /// The verdict on a message that was alone in its transaction, which is gone.
-pub(super) fn alone_verdict(stumble: Stumble) -> Chunk {
-    let (class, failed) = match stumble {
+pub(super) fn alone_verdict<E>(line: &Line, message: &Message<E>, stumble: Stumble) -> Chunk {
+    let ruled = match stumble {
         // It has panicked twice by now: in its batch and alone.
-        Stumble::Panicked(failed) => ("panic", failed),
-        Stumble::Failed(failed) => ("permanent", failed),
+        Stumble::Panicked(failed) => Ok(Verdict { class: PANIC, failed, again: None }),
+        Stumble::Failed(failed) => line.rule(message, failed),
     };
-    match failed.failure {
-        // A deadlock with another transaction is never the message's fault, whatever the handler made of it.
-        _ if failed.failure.names_no_message() => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
-        Failure::Transient(_) => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
-        Failure::Permanent(_) => Chunk { verdicts: vec![Some((class, failed))], blocked: None },
+    match ruled {
+        Ok(verdict) => Chunk { verdicts: vec![Some(verdict)], blocked: None },
+        Err(failed) => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
     }
 }
 

@@ -1,30 +1,32 @@
-//! Burying: the dead letter acknowledged, then the `dead` row. The caller moves the offset after both.
+//! Publishing what leaves a partition: acknowledged first, then the `dead` rows. The caller moves the offset after both.
 
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use rdkafka::error::RDKafkaErrorCode;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Assignment, Engine, Place, RETRY_MAX, Stopped};
 use crate::{
     backoff::Backoff,
-    batch::{DECODE, Dead},
-    dead_letter::error_text,
-    metrics, store,
+    batch::{DECODE, Fallen},
+    metrics,
+    redirect::error_text,
+    store,
 };
 
-/// Dead letters of a partition that wait for their acknowledgement together. They are enqueued in order; only a
-/// failed one may end up behind its successors.
+/// Records of a partition that wait for their acknowledgement together. They are enqueued in order; only a failed one
+/// may end up behind its successors.
 const IN_FLIGHT: usize = 64;
 
-/// Dead letters on their way while the next batch is handled. Dropped, it ends at its next await.
+/// Records on their way while the next batch is handled. Dropped, it ends at its next await.
 pub(super) type Burial = AbortOnDropHandle<Result<(), Stopped>>;
 
 impl Engine {
-    /// Buries the last of a batch and moves the offset, beside the next batch: it waits for other machines only.
+    /// Publishes the last of a batch and moves the offset, beside the next batch: it waits for other machines only.
     pub(super) fn bury_aside(
         self: &Arc<Self>,
-        dead: Vec<Dead>,
+        fallen: Vec<Fallen>,
         next: i64,
         oldest: Option<i64>,
         assignment: &mut Assignment,
@@ -32,7 +34,7 @@ impl Engine {
         let (engine, place) = (Arc::clone(self), assignment.place.clone());
         place.state.set_oldest(oldest);
         assignment.burial = Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            engine.bury(dead, &place).await?;
+            engine.bury(fallen, &place).await?;
             (place.advance)(next);
             place.state.clear_oldest(oldest);
             Ok(())
@@ -54,16 +56,15 @@ impl Engine {
         }
     }
 
-    pub(super) async fn bury(&self, dead: Vec<Dead>, place: &Place) -> Result<(), Stopped> {
-        if dead.is_empty() {
+    pub(super) async fn bury(&self, fallen: Vec<Fallen>, place: &Place) -> Result<(), Stopped> {
+        if fallen.is_empty() {
             return Ok(());
         }
-        let ids: Vec<_> = dead.iter().map(|dead| dead.id.as_uuid()).collect();
         let (pool, group, topic) = (&self.runner.pool, self.runner.group.as_str(), &place.state.topic);
         // A redelivery meets its own `dead` row: the record is in the topic already. What was handled has just been
         // looked up by its claim.
-        let undecodable = dead.iter().filter(|dead| dead.class == DECODE).map(|dead| dead.id.as_uuid());
-        let undecodable: Vec<_> = undecodable.collect();
+        let undecodable = fallen.iter().filter(|fallen| fallen.class == DECODE && !place.is_replay());
+        let undecodable: Vec<_> = undecodable.map(|fallen| fallen.id.as_uuid()).collect();
         let look = || async {
             if undecodable.is_empty() {
                 return Ok(Vec::new());
@@ -71,33 +72,59 @@ impl Engine {
             store::already_dead(pool, group, &undecodable).await
         };
         let known = self.insist(place, metrics::DATABASE, look).await?;
-        let mut publishing = Vec::with_capacity(dead.len());
-        for dead in &dead {
-            if !known.contains(&dead.id.as_uuid()) {
-                publishing.push(self.publish(dead, place));
-            }
-        }
-        let buried = publishing.len();
+        let count = fallen.len();
+        let new = fallen.into_iter().filter(|fallen| !known.contains(&fallen.id.as_uuid()));
+        let publishing: Vec<_> = new.map(|fallen| self.publish(fallen, place)).collect();
+        let published = publishing.len();
         let mut publishing = stream::iter(publishing).buffered(IN_FLIGHT);
-        while let Some(published) = publishing.next().await {
-            published?;
+        let mut dead = known;
+        while let Some(ended) = publishing.next().await {
+            dead.extend(ended?);
         }
-        self.insist(place, metrics::DATABASE, || store::mark_dead(pool, group, ids.clone())).await?;
-        self.runner.metrics.count(metrics::DEAD, topic, group, buried);
-        self.runner.metrics.count(metrics::DUPLICATE, topic, group, dead.len() - buried);
+        fail::fail_point!("consumer.after_redirect");
+        let buried = dead.len();
+        // Only after the acknowledgement: a `dead` row says that the dead letter is there.
+        if !dead.is_empty() {
+            self.insist(place, metrics::DATABASE, || store::mark_dead(pool, group, dead.clone())).await?;
+        }
+        let metrics = &self.runner.metrics;
+        let duplicates = count - published;
+        metrics.count(metrics::DEAD, topic, group, buried - duplicates);
+        metrics.count(metrics::RETRIED, topic, group, count - buried);
+        metrics.count(metrics::DUPLICATE, topic, group, duplicates);
         Ok(())
     }
 
-    async fn publish(&self, dead: &Dead, place: &Place) -> Result<(), Stopped> {
-        let topic = &*place.dead_letter_topic;
-        let publish = || self.dead_letters.publish(topic, &self.runner.group, dead);
+    /// Returns the id of what is now dead.
+    async fn publish(&self, mut fallen: Fallen, place: &Place) -> Result<Option<uuid::Uuid>, Stopped> {
+        let group = &self.runner.group;
+        if let Some(again) = &fallen.again {
+            let fits = || async {
+                match self.publisher.redirect(&again.topic, group, &fallen).await {
+                    Ok(()) => Ok(true),
+                    Err(error)
+                        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageSizeTooLarge) =>
+                    {
+                        Ok(false)
+                    }
+                    Err(error) => Err(error),
+                }
+            };
+            if self.insist(place, metrics::RETRY_TOPIC, fits).await? {
+                return Ok(None);
+            }
+            // The dead-letter topic has a way out for what is too large.
+            fallen.again = None;
+        }
+        let topic = &*place.line.dead_letter_topic;
+        let publish = || self.publisher.redirect(topic, group, &fallen);
         self.insist(place, metrics::DEAD_LETTER, publish).await?;
-        log_dead(dead, topic);
-        Ok(())
+        log_dead(&fallen, topic);
+        Ok(Some(fallen.id.as_uuid()))
     }
 
     /// Tries until it succeeds or the partition is stopped; meanwhile the partition is visibly blocked.
-    async fn insist<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+    pub(super) async fn insist<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
         &self,
         place: &Place,
         reason: &'static str,
@@ -128,14 +155,14 @@ impl Engine {
 }
 
 /// The one place that logs a final failure; never with content.
-fn log_dead(dead: &Dead, dead_letter_topic: &str) {
+fn log_dead(fallen: &Fallen, dead_letter_topic: &str) {
     tracing::error!(
-        message_id = %dead.id,
-        topic = &*dead.record.topic,
-        partition = dead.record.partition,
-        offset = dead.record.offset,
-        code = dead.code,
-        error = error_text(&dead.text),
+        message_id = %fallen.id,
+        topic = &*fallen.record.topic,
+        partition = fallen.record.partition,
+        offset = fallen.record.offset,
+        code = fallen.code,
+        error = error_text(&fallen.text),
         dead_letter_topic,
         "message is dead-lettered"
     );

@@ -3,10 +3,11 @@
 mod bury;
 mod patience;
 mod pending;
+mod replay;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use waybill_event::Event;
 
@@ -14,9 +15,10 @@ use crate::{
     Message,
     backoff::Backoff,
     batch::{Care, Round, Runner},
-    dead_letter::{DeadLetters, error_text},
+    line::{Kind, Line},
     metrics,
     record::Record,
+    redirect::{Publisher, error_text},
     settings::Settings,
     status::PartitionState,
     work::Work,
@@ -31,7 +33,9 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Runs the batches of one group's partitions.
 pub(crate) struct Engine {
     pub(crate) runner: Runner,
-    pub(crate) dead_letters: DeadLetters,
+    pub(crate) publisher: Publisher,
+    /// Name of the topic of outcomes.
+    pub(crate) outcomes: String,
     /// Batches in a transaction at the same time. Waiting here is no failure, unlike waiting for the pool.
     pub(crate) slots: Arc<Semaphore>,
 }
@@ -40,12 +44,18 @@ pub(crate) struct Engine {
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) state: Arc<PartitionState>,
-    /// Name of the dead-letter topic.
-    pub(crate) dead_letter_topic: Arc<str>,
+    pub(crate) line: Arc<Line>,
+    pub(crate) kind: Kind,
     /// Cancelled when the partition is revoked or the consumer stops.
     pub(crate) stop: CancellationToken,
     /// Says that everything before this offset is finished.
     pub(crate) advance: Arc<dyn Fn(i64) + Send + Sync>,
+}
+
+impl Place {
+    pub(crate) fn is_replay(&self) -> bool {
+        self.kind == Kind::Replay
+    }
 }
 
 /// The same as its worker sees it, from batch to batch.
@@ -89,7 +99,11 @@ impl Engine {
     ) -> Result<(), Stopped> {
         let state = Arc::clone(&assignment.place.state);
         self.runner.metrics.batch(records.len(), &state.topic, &self.runner.group);
-        let mut pending = Pending::<W::Event>::new(records, &mut assignment.patience);
+        if assignment.place.is_replay() {
+            return self.replay_all(&work, records, assignment).await;
+        }
+        let kind = assignment.place.kind;
+        let mut pending = Pending::<W::Event>::new(records, kind, &mut assignment.patience);
         let mut waits = Waits::new(&self.runner.settings);
         while !pending.is_empty() {
             state.set_oldest(pending.oldest());
@@ -97,19 +111,19 @@ impl Engine {
             // What the batch before left on its way comes first.
             self.burial_ended(assignment).await?;
             let oldest = pending.oldest();
-            let dead = pending.take_dead();
-            if pending.is_empty() && !dead.is_empty() {
+            let fallen = pending.take_fallen();
+            if pending.is_empty() && !fallen.is_empty() {
                 state.unblock();
-                self.bury_aside(dead, pending.end(), oldest, assignment);
+                self.bury_aside(fallen, pending.end(), oldest, assignment);
                 return Ok(());
             }
-            self.bury(dead, &assignment.place).await?;
+            self.bury(fallen, &assignment.place).await?;
             if let Some(next) = pending.advanced() {
                 (assignment.place.advance)(next);
                 waits.reset();
             }
             let Some(obstacle) = obstacle(round, &mut pending, assignment) else { continue };
-            let wait = waits.after(&obstacle);
+            let wait = waits.of(obstacle.reason);
             state.block(obstacle.reason, obstacle.error);
             if !wait.wait(&assignment.place.stop).await {
                 return Err(Stopped);
@@ -126,16 +140,20 @@ impl Engine {
         pending: &mut Pending<W::Event>,
         assignment: &mut Assignment,
     ) -> Result<Round, Stopped> {
-        let stop = &assignment.place.stop;
-        let slot = stop.run_until_cancelled(self.slots.acquire()).await;
-        // Before `begin`: a revoked partition must not start another transaction.
-        if slot.is_none() || stop.is_cancelled() {
-            return Err(Stopped);
-        }
-        let mut dead = Vec::new();
-        let round = self.runner.round(work, &mut pending.messages, &mut dead, &mut assignment.care).await;
-        pending.dead.extend(dead);
+        let _slot = self.slot(&assignment.place).await?;
+        let (line, care) = (&assignment.place.line, &mut assignment.care);
+        let mut fallen = Vec::new();
+        let round = self.runner.round(line, work, &mut pending.messages, &mut fallen, care).await;
+        pending.fallen.extend(fallen);
         Ok(round)
+    }
+
+    /// Leave for a transaction. Taken before `begin`: a revoked partition must not start another one.
+    async fn slot(&self, place: &Place) -> Result<SemaphorePermit<'_>, Stopped> {
+        match place.stop.run_until_cancelled(self.slots.acquire()).await {
+            Some(Ok(slot)) if !place.stop.is_cancelled() => Ok(slot),
+            _ => Err(Stopped),
+        }
     }
 }
 
@@ -152,8 +170,8 @@ impl Waits {
         self.outside.reset();
     }
 
-    fn after(&mut self, obstacle: &Obstacle) -> &mut Backoff {
-        if obstacle.reason == metrics::DATABASE { &mut self.outside } else { &mut self.handler }
+    fn of(&mut self, reason: &str) -> &mut Backoff {
+        if reason == metrics::DATABASE { &mut self.outside } else { &mut self.handler }
     }
 }
 
@@ -189,7 +207,7 @@ fn log_blocked<E>(message: Option<&Message<E>>, code: &str, error: &str) {
             topic = message.topic(),
             partition = message.partition(),
             offset = message.offset(),
-            attempts = message.attempt - 1,
+            attempts = message.attempt,
             code,
             error,
             "message failed and is tried again"

@@ -8,34 +8,36 @@ use waybill_event::Event;
 use super::Patience;
 use crate::{
     Message,
-    batch::{DECODE, Dead},
+    batch::{DECODE, Fallen},
+    line::Kind,
     record::{Record, Undecodable},
 };
 
 pub(super) struct Pending<E> {
     /// Decoded and not finished.
     pub(super) messages: Vec<Message<E>>,
-    /// Undecodable ones and messages that failed for good, not yet published.
-    pub(super) dead: Vec<Dead>,
+    /// Undecodable ones and messages that leave, not yet published.
+    pub(super) fallen: Vec<Fallen>,
     /// From the first record with an unknown schema on.
     tail: Vec<Arc<Record>>,
     /// Everything before it is finished.
     reached: i64,
     end: i64,
+    kind: Kind,
 }
 
 impl<E: Event> Pending<E> {
-    pub(super) fn new(records: Vec<Record>, patience: &mut Patience) -> Self {
+    pub(super) fn new(records: Vec<Record>, kind: Kind, patience: &mut Patience) -> Self {
         let reached = records.first().map_or(0, |record| record.offset);
         let end = records.last().map_or(reached, |record| record.offset + 1);
         let tail = records.into_iter().map(Arc::new).collect();
-        let mut pending = Self { messages: Vec::new(), dead: Vec::new(), tail, reached, end };
+        let mut pending = Self { messages: Vec::new(), fallen: Vec::new(), tail, reached, end, kind };
         pending.decode(patience);
         pending
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.dead.is_empty() && self.tail.is_empty()
+        self.messages.is_empty() && self.fallen.is_empty() && self.tail.is_empty()
     }
 
     /// Decodes the tail up to the next record whose schema is unknown and worth waiting for. Returns its error when
@@ -44,12 +46,12 @@ impl<E: Event> Pending<E> {
         let (mut decoded, mut stopped) = (0, None);
         for record in &self.tail {
             match record.decode::<E>() {
-                Ok(message) => self.messages.push(message),
+                Ok(message) => self.messages.push(message.after(record.hop(self.kind))),
                 Err(error) if error.unknown_schema && !patience.is_over(&error.text) => {
                     stopped = Some(error.text);
                     break;
                 }
-                Err(error) => self.dead.push(Dead::undecodable(record, error)),
+                Err(error) => self.fallen.push(Fallen::undecodable(record, error, self.kind)),
             }
             decoded += 1;
         }
@@ -57,18 +59,18 @@ impl<E: Event> Pending<E> {
         stopped.filter(|_| decoded == 0)
     }
 
-    /// The dead before the first message that is still to be handled: nothing behind that one is dealt with first,
+    /// The fallen before the first message that is still to be handled: nothing behind that one is dealt with first,
     /// not even as a dead letter.
-    pub(super) fn take_dead(&mut self) -> Vec<Dead> {
+    pub(super) fn take_fallen(&mut self) -> Vec<Fallen> {
         let next = self.next();
-        let dead = std::mem::take(&mut self.dead).into_iter();
-        let (mut before, behind): (Vec<_>, Vec<_>) = dead.partition(|dead| dead.record.offset < next);
-        self.dead = behind;
-        before.sort_by_key(|dead| dead.record.offset);
+        let fallen = std::mem::take(&mut self.fallen).into_iter();
+        let (mut before, behind): (Vec<_>, Vec<_>) = fallen.partition(|fallen| fallen.record.offset < next);
+        self.fallen = behind;
+        before.sort_by_key(|fallen| fallen.record.offset);
         before
     }
 
-    /// The next offset to be read, when it has moved since it was last asked for. The dead before it must be buried.
+    /// The next offset to be read, when it has moved since it was last asked for. The fallen before it must be published.
     pub(super) fn advanced(&mut self) -> Option<i64> {
         let next = self.next();
         let moved = next > self.reached;
@@ -83,8 +85,8 @@ impl<E: Event> Pending<E> {
 
     /// Record timestamp of the oldest record that is not finished.
     pub(super) fn oldest(&self) -> Option<i64> {
-        let dead = self.dead.iter().map(|dead| &dead.record);
-        let front = dead.chain(self.messages.first().map(Message::record)).chain(self.tail.first());
+        let fallen = self.fallen.iter().map(|fallen| &fallen.record);
+        let front = fallen.chain(self.messages.first().map(Message::record)).chain(self.tail.first());
         front.min_by_key(|record| record.offset)?.timestamp_ms
     }
 
@@ -95,17 +97,18 @@ impl<E: Event> Pending<E> {
     }
 }
 
-impl Dead {
-    fn undecodable(record: &Arc<Record>, error: Undecodable) -> Self {
+impl Fallen {
+    pub(super) fn undecodable(record: &Arc<Record>, error: Undecodable, kind: Kind) -> Self {
         Self {
             record: Arc::clone(record),
             id: record.id(),
-            attempt: 1,
+            attempt: record.hop(kind).attempts.saturating_add(1),
             code: error.code.to_owned(),
             class: DECODE,
             text: error.text,
             failed_at: Utc::now(),
             traceparent: None,
+            again: None,
         }
     }
 }

@@ -29,7 +29,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, engine::Engine, lane::Lane, record::Record, settings::Settings, status::Status};
+use crate::{
+    Error,
+    engine::Engine,
+    lane::Lane,
+    line::{Kind, Line},
+    record::Record,
+    settings::Settings,
+    status::Status,
+};
 use context::{Context, Rebalance};
 use offsets::Offsets;
 use partition::{Partition, Report};
@@ -43,18 +51,18 @@ type Client = StreamConsumer<Context>;
 /// How often a broker is looked for while none is reachable.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Where the records of a topic go.
+/// Where the records of a subscription's topics go.
 pub(crate) struct Route {
-    /// With prefix.
-    pub(crate) topic: Arc<str>,
+    pub(crate) line: Arc<Line>,
     pub(crate) lane: Arc<dyn Lane>,
-    pub(crate) dead_letter_topic: Arc<str>,
 }
 
 pub(crate) struct Member {
     group: String,
     engine: Arc<Engine>,
-    routes: HashMap<String, Route>,
+    routes: Vec<Arc<Route>>,
+    /// Of every topic that was ever assigned.
+    topics: HashMap<Arc<str>, (Arc<Route>, Kind)>,
     settings: Arc<Settings>,
     status: Status,
     client: Arc<Client>,
@@ -79,7 +87,7 @@ impl Member {
     pub(crate) fn new(
         group: String,
         engine: Arc<Engine>,
-        routes: HashMap<String, Route>,
+        routes: Vec<Arc<Route>>,
         settings: Arc<Settings>,
         status: Status,
     ) -> Result<Self, Error> {
@@ -90,13 +98,16 @@ impl Member {
             .consumer(&group)
             .create_with_context(Context::new(group.clone(), rebalance, statistic))
             .map_err(refused)?;
-        let topics: Vec<&str> = routes.keys().map(String::as_str).collect();
+        let patterns: Vec<String> = routes.iter().map(|route| route.line.pattern()).collect();
+        let sources = routes.iter().map(|route| &*route.line.source);
+        let topics: Vec<&str> = sources.chain(patterns.iter().map(String::as_str)).collect();
         client.subscribe(&topics).map_err(refused)?;
         let (report, reports) = mpsc::unbounded_channel();
         Ok(Self {
             group,
             engine,
             routes,
+            topics: HashMap::new(),
             settings,
             status,
             client: Arc::new(client),
@@ -149,17 +160,22 @@ impl Member {
         if !std::mem::replace(&mut self.reachable, true) {
             self.status.set_connected(&self.group, true);
         }
-        let Some(route) = self.routes.get(message.topic()) else { return };
-        let topic = Arc::clone(&route.topic);
-        let key = (Arc::clone(&topic), message.partition());
-        if !self.partitions.contains_key(&key) {
+        let mut key = self.key(message);
+        if key.as_ref().is_none_or(|key| !self.partitions.contains_key(key)) {
             while let Ok(rebalance) = self.rebalances.try_recv() {
                 self.rebalance(rebalance).await;
             }
+            key = self.key(message);
         }
+        let Some(key) = key else { return };
         // Still unknown: fetched before the partition was revoked, and its next owner's.
         let Some(partition) = self.partitions.get_mut(&key) else { return };
-        partition.push(Record::copy(message, topic), &self.client);
+        partition.push(Record::copy(message, Arc::clone(&key.0)), &self.client);
+    }
+
+    fn key(&self, message: &BorrowedMessage<'_>) -> Option<Key> {
+        let (topic, _) = self.topics.get_key_value(message.topic())?;
+        Some((Arc::clone(topic), message.partition()))
     }
 
     fn heed(&mut self, report: Report) -> Result<(), Error> {
@@ -205,7 +221,7 @@ impl Member {
     /// The client says when all brokers are gone, not when one is back.
     fn probe(&self) {
         let (client, status, group) = (Arc::clone(&self.client), self.status.clone(), self.group.clone());
-        let known = self.routes.keys().next().cloned();
+        let known = self.routes.first().map(|route| route.line.source.to_string());
         tokio::task::spawn_blocking(move || {
             if client.fetch_metadata(known.as_deref(), PROBE).is_ok() && status.set_connected(&group, true) {
                 tracing::info!(group, "a broker is reachable");

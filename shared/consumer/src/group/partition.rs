@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use chrono::Utc;
 use futures::FutureExt;
 use rdkafka::{TopicPartitionList, consumer::Consumer as _};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,8 @@ use super::{Client, Key};
 use crate::{
     engine::{Assignment, Engine},
     lane::Lane,
+    line::Kind,
+    metrics::Metrics,
     record::Record,
     settings::Settings,
     status::{Buffered, PartitionState},
@@ -45,16 +48,31 @@ pub(super) struct Partition {
     key: Key,
     state: Arc<PartitionState>,
     settings: Arc<Settings>,
-    records: mpsc::UnboundedSender<Record>,
+    records: mpsc::UnboundedSender<Arrived>,
+    kind: Kind,
     stop: CancellationToken,
     worker: JoinHandle<()>,
 }
 
+/// A record and, on a retry topic, when it may be handled. The wait is fixed when the record arrives: those behind it
+/// wait at the same time.
+type Arrived = (Record, Option<Instant>);
+
+/// Records of a retry or replay topic that are buffered per partition: such partitions are many, and mostly wait.
+const ASIDE_RECORDS: usize = 1_000;
+const ASIDE_BYTES: usize = 1 << 20;
+
 /// The channel between loop and worker itself has no bound, because a record that was received must be kept; the bound
 /// is the pause.
-fn over(buffer: &Buffered, settings: &Settings, share: usize) -> bool {
-    buffer.records.load(Ordering::SeqCst) * share > settings.buffer_records
-        || buffer.bytes.load(Ordering::SeqCst) * share > settings.buffer_bytes
+fn over(buffer: &Buffered, settings: &Settings, kind: Kind, share: usize) -> bool {
+    let (records, bytes) = match kind {
+        Kind::Source => (settings.buffer_records, settings.buffer_bytes),
+        Kind::Retry(_) | Kind::Replay => {
+            (settings.buffer_records.min(ASIDE_RECORDS), settings.buffer_bytes.min(ASIDE_BYTES))
+        }
+    };
+    buffer.records.load(Ordering::SeqCst) * share > records
+        || buffer.bytes.load(Ordering::SeqCst) * share > bytes
 }
 
 impl Partition {
@@ -68,8 +86,12 @@ impl Partition {
         let (records, receiver) = mpsc::unbounded_channel();
         let settings = Arc::clone(&engine.runner.settings);
         let (state, stop) = (Arc::clone(&assignment.place.state), assignment.place.stop.clone());
+        let kind = assignment.place.kind;
         let mut intake = Intake {
             key: key.clone(),
+            kind,
+            ahead: None,
+            metrics: engine.runner.metrics.clone(),
             state: Arc::clone(&state),
             settings: Arc::clone(&settings),
             records: receiver,
@@ -90,16 +112,21 @@ impl Partition {
                 let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));
             }
         });
-        Self { key, state, settings, records, stop, worker }
+        Self { key, state, settings, records, kind, stop, worker }
     }
 
     /// Buffers a record; pauses the partition when the buffer is full.
     pub(super) fn push(&mut self, record: Record, client: &Arc<Client>) {
         self.state.buffer.records.fetch_add(1, Ordering::SeqCst);
         self.state.buffer.bytes.fetch_add(record.size(), Ordering::SeqCst);
+        let due = match self.kind {
+            Kind::Retry(delay) => Some(Instant::now() + record.wait(delay, Utc::now())),
+            Kind::Source | Kind::Replay => None,
+        };
         // A worker that is gone has been stopped, or has reported its panic.
-        let _ = self.records.send(record);
-        if over(&self.state.buffer, &self.settings, 1) && !self.state.paused.load(Ordering::SeqCst) {
+        let _ = self.records.send((record, due));
+        if over(&self.state.buffer, &self.settings, self.kind, 1) && !self.state.paused.load(Ordering::SeqCst)
+        {
             if let Err(error) = client.pause(&self.list()) {
                 tracing::warn!(partition = ?self.state, %error, "cannot pause");
                 return;
@@ -112,7 +139,8 @@ impl Partition {
 
     /// Fetches again once the buffer is half empty.
     pub(super) fn resume(&mut self, client: &Arc<Client>) {
-        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, 2) {
+        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, self.kind, 2)
+        {
             self.resume_now(client);
             self.wake(client);
         }
@@ -190,19 +218,34 @@ impl Partition {
 /// The worker's side.
 struct Intake {
     key: Key,
+    kind: Kind,
     state: Arc<PartitionState>,
     settings: Arc<Settings>,
-    records: mpsc::UnboundedReceiver<Record>,
+    records: mpsc::UnboundedReceiver<Arrived>,
+    /// Taken from the channel and not due yet.
+    ahead: Option<Arrived>,
     report: mpsc::UnboundedSender<Report>,
     stop: CancellationToken,
+    metrics: Metrics,
 }
 
 impl Intake {
-    /// The next batch: closed at its size, or a few milliseconds after its first record while more is arriving.
-    /// `None` when the partition was stopped.
+    /// The next batch: closed at its size, at the first record that is not due, or a few milliseconds after its first
+    /// record while more is arriving. `None` when the partition was stopped.
+    ///
+    /// Waiting for a due time happens here and not in the client: the loop goes on polling, the partition is paused
+    /// only when its buffer is full, and nothing has to be resumed after a rebalance.
     async fn batch(&mut self) -> Option<Vec<Record>> {
         let stop = self.stop.clone();
-        let first = stop.run_until_cancelled(self.records.recv()).await??;
+        let (first, due) = stop.run_until_cancelled(self.next()).await??;
+        if let Some(due) = due {
+            stop.run_until_cancelled(sleep_until(due)).await?;
+            self.metrics.late(due.elapsed().as_secs_f64(), &self.state.topic, &self.state.group);
+        }
+        self.collect(first).await
+    }
+
+    async fn collect(&mut self, first: Record) -> Option<Vec<Record>> {
         let deadline = Instant::now() + self.settings.batch_wait;
         let (mut bytes, mut batch) = (0, Vec::new());
         let mut next = Some(first);
@@ -212,19 +255,32 @@ impl Intake {
             if batch.len() >= self.settings.batch_size || bytes >= self.settings.buffer_bytes {
                 break;
             }
-            next = match self.records.try_recv() {
-                Ok(record) => Some(record),
+            let arrived = match self.records.try_recv() {
+                Ok(arrived) => Some(arrived),
                 Err(_) => {
                     let lull = deadline.min(Instant::now() + LULL);
                     timeout_at(lull, self.records.recv()).await.ok().flatten()
                 }
             };
+            match arrived {
+                Some((record, due)) if due.is_none_or(|due| due <= Instant::now()) => next = Some(record),
+                // Nothing behind it is taken first, though it may be due earlier: offsets move in order.
+                early => self.ahead = early,
+            }
         }
         self.state.buffer.records.fetch_sub(batch.len(), Ordering::SeqCst);
         self.state.buffer.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, 2) {
+        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, self.kind, 2)
+        {
             let _ = self.report.send(Report::Drained(self.key.clone()));
         }
         Some(batch)
+    }
+
+    async fn next(&mut self) -> Option<Arrived> {
+        match self.ahead.take() {
+            Some(ahead) => Some(ahead),
+            None => self.records.recv().await,
+        }
     }
 }

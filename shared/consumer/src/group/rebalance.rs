@@ -7,7 +7,7 @@ use rdkafka::{TopicPartitionList, consumer::Consumer as _};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Key, Member, Partition, Rebalance};
+use super::{Key, Member, Partition, Rebalance, Route};
 use crate::{
     engine::{Assignment, Patience, Place},
     status::{PartitionState, Status},
@@ -43,8 +43,13 @@ impl Member {
     }
 
     fn take(&mut self, topic: &str, partition: i32) {
-        let Some(route) = self.routes.get(topic) else { return };
-        let key: Key = (Arc::clone(&route.topic), partition);
+        if !self.topics.contains_key(topic) {
+            let find = |route: &Arc<Route>| Some((Arc::clone(route), route.line.kind(topic)?));
+            let Some(found) = self.routes.iter().find_map(find) else { return };
+            self.topics.insert(topic.into(), found);
+        }
+        let Some((name, (route, kind))) = self.topics.get_key_value(topic) else { return };
+        let key: Key = (Arc::clone(name), partition);
         let state = PartitionState::new(&self.group, topic, partition);
         self.status.add(&state);
         let epoch = self.offsets.assign(key.clone());
@@ -52,7 +57,8 @@ impl Member {
         let (offsets, of) = (Arc::clone(&self.offsets), key.clone());
         let place = Place {
             state,
-            dead_letter_topic: Arc::clone(&route.dead_letter_topic),
+            line: Arc::clone(&route.line),
+            kind: *kind,
             stop: CancellationToken::new(),
             advance: Arc::new(move |next| offsets.finished(&of, epoch, next)),
         };

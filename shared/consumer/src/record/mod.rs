@@ -4,12 +4,17 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
+use chrono::{DateTime, Utc};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _, OwnedHeaders};
-use waybill_event::{Event, Header, Headers, MessageId, Origin};
+use waybill_event::{Event, Header, Headers, MessageId, Origin, headers};
 
-use crate::message::Message;
+use crate::{
+    line::{JITTER_MAX, Kind},
+    message::Message,
+};
 
 pub(crate) struct Record {
     pub(crate) topic: Arc<str>,
@@ -30,6 +35,14 @@ pub(crate) enum RecordHeaders {
         /// Of those that can be read, and a guess for the others.
         bytes: usize,
     },
+}
+
+/// What the hop before wrote down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// Attempts made so far.
+    pub(crate) attempts: u32,
+    pub(crate) first_failed: Option<DateTime<Utc>>,
 }
 
 /// Why a record never becomes a message.
@@ -61,6 +74,24 @@ impl Record {
             RecordHeaders::Read(headers) => headers,
             RecordHeaders::Opaque { .. } => &NONE,
         }
+    }
+
+    /// Believed only on a retry topic, which nobody but this group writes: on the source a foreign header must not make
+    /// an attempt the last one, and a replay begins anew. What cannot be read counts as nothing.
+    pub(crate) fn hop(&self, kind: Kind) -> Hop {
+        let Kind::Retry(_) = kind else { return Hop::default() };
+        let headers = self.headers();
+        let attempts = headers.text(headers::ATTEMPT).and_then(|text| text.parse().ok());
+        let first_failed = headers.text(headers::FIRST_FAILED_AT).and_then(waybill_event::time::parse);
+        Hop { attempts: attempts.unwrap_or(0), first_failed }
+    }
+
+    /// How long the record must still wait, by this machine's clock and never longer than the delay of its topic: a
+    /// clock that is wrong, here or where the record was written, neither handles it early nor holds it for ever.
+    pub(crate) fn wait(&self, delay: Duration, now: DateTime<Utc>) -> Duration {
+        let due = self.headers().text(headers::DUE_AT).and_then(waybill_event::time::parse);
+        // Without a due time the whole delay: late is better than early.
+        due.map_or(delay, |due| (due - now).to_std().unwrap_or_default().min(delay + JITTER_MAX))
     }
 
     pub(crate) fn id(&self) -> MessageId {

@@ -5,7 +5,7 @@ use rdkafka::message::Headers as _;
 use waybill_event::{OrderEvent, PointEvent, headers};
 
 use super::*;
-use crate::dead_letter::sizes_of;
+use crate::redirect::sizes_of;
 
 fn event() -> Vec<u8> {
     waybill_event::encode(&PointEvent {

@@ -1,10 +1,10 @@
-//! The headers of a dead letter, and what is left out when the topic refuses its size.
+//! The headers of a redirected record, and what is left out when the topic refuses its size.
 
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use waybill_event::{Headers, headers, time::ce_time};
 
 use super::mask;
-use crate::{batch::Dead, record::RecordHeaders};
+use crate::{batch::Fallen, record::RecordHeaders};
 
 /// On a dead letter whose value was left out because the topic refused its size: how many bytes it had. The origin
 /// headers say where it lies.
@@ -40,26 +40,26 @@ impl Shape {
 }
 
 /// Every header of the original in its order, then ours: the origin set once, the last failure replaced.
-pub(super) fn headers(dead: &Dead, group: &str, shape: Shape) -> OwnedHeaders {
-    let original = match (&dead.record.headers, shape) {
+pub(super) fn headers_of(fallen: &Fallen, group: &str, shape: Shape) -> OwnedHeaders {
+    let original = match (&fallen.record.headers, shape) {
         (RecordHeaders::Opaque { .. }, Shape::Bare) => Headers::new(),
         // Names that cannot be read cannot be compared either: the list goes on whole, and ours behind it.
         (RecordHeaders::Opaque { whole, .. }, _) => {
             let mut ours = Headers::new();
-            describe(&mut ours, dead, group, shape);
+            describe(&mut ours, fallen, group, shape);
             return append(whole.clone(), &ours);
         }
         (RecordHeaders::Read(read), Shape::Bare) => identity(read),
         (RecordHeaders::Read(read), _) => read.clone(),
     };
     let mut all = original;
-    describe(&mut all, dead, group, shape);
+    describe(&mut all, fallen, group, shape);
     append(OwnedHeaders::new_with_capacity(all.len()), &all)
 }
 
-fn describe(all: &mut Headers, dead: &Dead, group: &str, shape: Shape) {
-    let record = &dead.record;
-    let failed_at = ce_time(dead.failed_at);
+fn describe(all: &mut Headers, fallen: &Fallen, group: &str, shape: Shape) {
+    let record = &fallen.record;
+    let failed_at = ce_time(fallen.failed_at);
     let once = [
         (headers::ORIGIN_TOPIC, Some(record.topic.to_string())),
         (headers::ORIGIN_PARTITION, Some(record.partition.to_string())),
@@ -75,17 +75,21 @@ fn describe(all: &mut Headers, dead: &Dead, group: &str, shape: Shape) {
     if all.get(headers::FIRST_FAILED_AT).is_none() {
         all.set(headers::FIRST_FAILED_AT, failed_at.clone());
     }
-    let mut text = mask::error_text(&dead.text);
+    let mut text = mask::error_text(&fallen.text);
     if shape != Shape::Full {
         text.truncate(text.floor_char_boundary(SHORT_ERROR_BYTES));
     }
     all.set(headers::GROUP, group);
-    all.set(headers::ATTEMPT, dead.attempt.to_string());
-    all.set(headers::ERROR_CODE, dead.code.as_str());
-    all.set(headers::ERROR_CLASS, dead.class);
+    all.set(headers::ATTEMPT, fallen.attempt.to_string());
+    all.set(headers::ERROR_CODE, fallen.code.as_str());
+    all.set(headers::ERROR_CLASS, fallen.class);
     all.set(headers::ERROR_MESSAGE, text);
     all.set(headers::FAILED_AT, failed_at);
-    match &dead.traceparent {
+    match &fallen.again {
+        Some(again) => all.set(headers::DUE_AT, ce_time(again.due)),
+        None => all.remove(headers::DUE_AT),
+    }
+    match &fallen.traceparent {
         Some(traceparent) => all.set(headers::LAST_TRACEPARENT, traceparent.as_str()),
         None => all.remove(headers::LAST_TRACEPARENT),
     }
@@ -127,7 +131,7 @@ pub(crate) fn sizes_of(
     error: crate::record::Undecodable,
 ) -> [(usize, bool); 4] {
     use rdkafka::message::Headers as _;
-    let dead = Dead {
+    let fallen = Fallen {
         record: std::sync::Arc::clone(record),
         id: record.id(),
         attempt: 1,
@@ -136,9 +140,10 @@ pub(crate) fn sizes_of(
         text: error.text,
         failed_at: chrono::Utc::now(),
         traceparent: None,
+        again: None,
     };
     [Shape::Full, Shape::ShortError, Shape::Pointer, Shape::Bare].map(|shape| {
-        let list = headers(&dead, "point", shape);
+        let list = headers_of(&fallen, "point", shape);
         let value = record.value.as_ref().filter(|_| shape.has_value()).map_or(0, Vec::len);
         let names = list.iter().map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
         let foreign = |name: &str| !name.to_ascii_lowercase().starts_with("waybill-");
@@ -161,7 +166,7 @@ mod tests {
     use super::*;
     use crate::record::Record;
 
-    fn dead(given: Headers, text: &str) -> Dead {
+    fn dead(given: Headers, text: &str) -> Fallen {
         let record = Record {
             topic: "orders.v1".into(),
             partition: 3,
@@ -171,7 +176,7 @@ mod tests {
             value: Some(vec![0; 10]),
             headers: RecordHeaders::Read(given),
         };
-        Dead {
+        Fallen {
             record: Arc::new(record),
             id: MessageId::new(),
             attempt: 2,
@@ -180,6 +185,7 @@ mod tests {
             text: text.to_owned(),
             failed_at: Utc::now(),
             traceparent: None,
+            again: None,
         }
     }
 
@@ -198,7 +204,7 @@ mod tests {
             [Header::new("a", "1"), Header::null("b"), Header::new("a", vec![0xff]), Header::new("", "x")]
                 .into_iter()
                 .collect();
-        let list = headers(&dead(given.clone(), "no"), "point", Shape::Full);
+        let list = headers_of(&dead(given.clone(), "no"), "point", Shape::Full);
         let expected: Vec<_> = given.into_iter().map(|header| (header.name, header.value)).collect();
         assert_eq!(read(&list)[..4], expected[..]);
         assert_eq!(value(&list, headers::ORIGIN_OFFSET).as_deref(), Some("7"));
@@ -212,7 +218,7 @@ mod tests {
         given.push(headers::ORIGIN_OFFSET, "1");
         given.push(headers::FIRST_FAILED_AT, "then");
         given.push(headers::GROUP, "other");
-        let list = headers(&dead(given, "no"), "point", Shape::Full);
+        let list = headers_of(&dead(given, "no"), "point", Shape::Full);
         assert_eq!(value(&list, headers::ORIGIN_TOPIC).as_deref(), Some("first"));
         assert_eq!(value(&list, headers::ORIGIN_OFFSET).as_deref(), Some("1"));
         assert_eq!(value(&list, headers::FIRST_FAILED_AT).as_deref(), Some("then"));
@@ -226,12 +232,12 @@ mod tests {
         given.push("big", vec![b'x'; 1_000]);
         given.push(headers::CE_ID, "id");
         let dead = dead(given, &"e".repeat(900));
-        let error = |shape| value(&headers(&dead, "point", shape), headers::ERROR_MESSAGE).unwrap().len();
+        let error = |shape| value(&headers_of(&dead, "point", shape), headers::ERROR_MESSAGE).unwrap().len();
         assert_eq!((error(Shape::Full), error(Shape::ShortError)), (900, SHORT_ERROR_BYTES));
-        let pointer = headers(&dead, "point", Shape::Pointer);
+        let pointer = headers_of(&dead, "point", Shape::Pointer);
         assert_eq!(value(&pointer, VALUE_BYTES).as_deref(), Some("10"));
         assert!(value(&pointer, "big").is_some());
-        let bare = headers(&dead, "point", Shape::Bare);
+        let bare = headers_of(&dead, "point", Shape::Bare);
         assert!(value(&bare, "big").is_none());
         assert_eq!(value(&bare, headers::CE_ID).as_deref(), Some("id"));
     }
