@@ -14,6 +14,7 @@ use crate::{
     lane::Subscribed,
     line::Line,
     metrics::{self, Metrics},
+    operations::Operations,
     redirect::Publisher,
     settings::Settings,
     status::Status,
@@ -65,6 +66,7 @@ pub struct Builder {
 
 /// A consumer, not yet running.
 pub struct Consumer {
+    pool: PgPool,
     groups: Vec<Group>,
     settings: Arc<Settings>,
     status: Status,
@@ -88,6 +90,13 @@ impl Consumer {
     #[must_use]
     pub fn status(&self) -> Status {
         self.status.clone()
+    }
+
+    /// What operators ask of it and tell it.
+    #[must_use]
+    pub fn operations(&self) -> Operations {
+        let routes = self.groups.iter().flat_map(|group| group.routes.iter().cloned()).collect();
+        Operations::new(self.pool.clone(), routes, self.status.clone())
     }
 
     /// Consumes until `shutdown`: then takes nothing new, finishes the batches under way (at most
@@ -165,7 +174,7 @@ impl Builder {
             Group { name, engine: Arc::new(Engine { runner, publisher, outcomes, slots }), routes }
         };
         let groups = groups.into_iter().map(group).collect();
-        Ok(Consumer { groups, settings, status })
+        Ok(Consumer { pool: self.pool, groups, settings, status })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     BatchHandler, Handler,
     engine::{Assignment, Engine, Stopped},
     policy::{AfterDead, Order, ReplaySafety, RetryPolicy},
-    record::Record,
+    record::{self, Record},
     work::{Each, Whole},
 };
 
@@ -99,6 +99,9 @@ pub(crate) trait Lane: Send + Sync {
         records: Vec<Record>,
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>>;
+
+    /// Whether this release can read a value; the stable code when not.
+    fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str>;
 }
 
 struct EachLane<H>(H);
@@ -113,6 +116,10 @@ impl<H: Handler> Lane for EachLane<H> {
     ) -> BoxFuture<'a, Result<(), Stopped>> {
         Box::pin(engine.process(Each(&self.0), records, assignment))
     }
+
+    fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str> {
+        record::decode_value::<H::Event>(value).map(drop).map_err(|error| error.code)
+    }
 }
 
 impl<H: BatchHandler> Lane for WholeLane<H> {
@@ -123,5 +130,9 @@ impl<H: BatchHandler> Lane for WholeLane<H> {
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>> {
         Box::pin(engine.process(Whole(&self.0), records, assignment))
+    }
+
+    fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str> {
+        record::decode_value::<H::Event>(value).map(drop).map_err(|error| error.code)
     }
 }

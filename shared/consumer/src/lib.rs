@@ -45,6 +45,7 @@ mod lane;
 mod line;
 mod message;
 pub mod metrics;
+mod operations;
 mod policy;
 mod record;
 mod redirect;
@@ -60,6 +61,9 @@ pub use handler::{BatchHandler, Handler, Outcome};
 pub use horizon::{Horizon, purge};
 pub use lane::{Subscribed, Subscription};
 pub use message::Message;
+pub use operations::{
+    Check, Checked, InboxState, MAX_CHECKED, OperationError, Operations, SubscriptionState,
+};
 pub use policy::{AfterDead, ReplaySafety, RetryPolicy};
 pub use redirect::VALUE_BYTES;
 pub use settings::{GroupProtocol, Settings, dead_letter_topic, replay_topic, retry_topic};

@@ -40,7 +40,6 @@ pub(crate) struct Line {
     pub(crate) dead_letter_topic: Arc<str>,
     /// Names of the retry topics, in the order of the policy's tiers.
     retry_topics: Vec<Arc<str>>,
-    prefix: String,
 }
 
 /// When and where a message is tried again.
@@ -72,7 +71,6 @@ impl Line {
             consumer_group: format!("{prefix}{group}").into(),
             retry_topics: retry_topics.collect(),
             dead_letter_topic: dead_letter_topic(prefix, &topic, &group).into(),
-            prefix: prefix.to_owned(),
             topic,
             group,
             order,
@@ -91,7 +89,6 @@ impl Line {
             replay_safety: ReplaySafety::default(),
             dead_letter_topic: "".into(),
             retry_topics: Vec::new(),
-            prefix: String::new(),
         }
     }
 
@@ -134,11 +131,6 @@ impl Line {
         self.order
             .policy()
             .map_or_else(Vec::new, |policy| policy.tiers.iter().map(|tier| delay_name(*tier)).collect())
-    }
-
-    /// A topic without the installation's prefix.
-    pub(crate) fn without_prefix<'t>(&self, topic: &'t str) -> &'t str {
-        topic.strip_prefix(&self.prefix).unwrap_or(topic)
     }
 }
 

@@ -183,6 +183,26 @@ pub(crate) async fn already_dead(pool: &PgPool, group: &str, ids: &[Uuid]) -> Re
     .await
 }
 
+/// A row of the inbox.
+pub(crate) struct State {
+    pub(crate) message_id: Uuid,
+    pub(crate) outcome: String,
+    pub(crate) replay_id: Option<Uuid>,
+}
+
+/// The rows of some messages.
+pub(crate) async fn states(pool: &PgPool, group: &str, ids: &[Uuid]) -> Result<Vec<State>, sqlx::Error> {
+    sqlx::query_as!(
+        State,
+        "select message_id, outcome, replay_id from messaging.processed_message
+         where consumer_group = $1 and message_id = any($2)",
+        group,
+        ids,
+    )
+    .fetch_all(pool)
+    .await
+}
+
 /// Marks messages whose dead letter is acknowledged. A row that is there already says as much or more.
 pub(crate) async fn mark_dead(pool: &PgPool, group: &str, mut ids: Vec<Uuid>) -> Result<(), sqlx::Error> {
     ids.sort_unstable();

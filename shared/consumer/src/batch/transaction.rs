@@ -37,6 +37,12 @@ impl Runner {
         self.claim(&mut tx, messages, fallen).await?;
         let judged = match work.all(&mut tx, messages, self.around()).await {
             Ok(verdicts) => judged(line, messages, verdicts),
+            // Alone, the failure names its message: no second run is needed.
+            Err(Stumble::Failed(failed)) if messages.len() == 1 && !failed.failure.lost_connection() => {
+                tx.rollback().await.map_err(Trouble::runtime)?;
+                lease.release();
+                return Ok(alone_verdict(line, &messages[0], Stumble::Failed(failed)));
+            }
             Err(Stumble::Failed(failed)) => Err(of_call(failed)),
             Err(Stumble::Panicked(failed)) => Err(Trouble::Nameless(failed.failure.error().to_string())),
         };

@@ -123,22 +123,24 @@ impl Record {
             let text = "a header name is not UTF-8".to_owned();
             return Err(Undecodable { code: "header_name", text, unknown_schema: false });
         }
-        // A tombstone has no event; the codec sees only bytes.
-        let value = self.value.as_deref().ok_or(waybill_event::DecodeError::Null);
-        // The codec promises not to panic; a partition must not depend on it for every type that is ever read.
-        let Ok(decoded) = catch_unwind(|| value.and_then(waybill_event::decode::<E>)) else {
-            let text = "decoding panicked".to_owned();
-            return Err(Undecodable { code: "decode_panic", text, unknown_schema: false });
-        };
-        match decoded {
-            Ok(event) => Ok(Message::decoded(event, self.id(), Arc::clone(self))),
-            Err(error) => Err(Undecodable {
-                code: error.code(),
-                text: error.to_string(),
-                unknown_schema: error.is_unknown_schema(),
-            }),
-        }
+        let event = decode_value::<E>(self.value.as_deref())?;
+        Ok(Message::decoded(event, self.id(), Arc::clone(self)))
     }
+}
+
+pub(crate) fn decode_value<E: Event>(value: Option<&[u8]>) -> Result<E, Undecodable> {
+    // A tombstone has no event; the codec sees only bytes.
+    let value = value.ok_or(waybill_event::DecodeError::Null);
+    // The codec promises not to panic; a partition must not depend on it for every type that is ever read.
+    let Ok(decoded) = catch_unwind(|| value.and_then(waybill_event::decode::<E>)) else {
+        let text = "decoding panicked".to_owned();
+        return Err(Undecodable { code: "decode_panic", text, unknown_schema: false });
+    };
+    decoded.map_err(|error| Undecodable {
+        code: error.code(),
+        text: error.to_string(),
+        unknown_schema: error.is_unknown_schema(),
+    })
 }
 
 /// Names the record and never shows its content.
