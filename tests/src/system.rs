@@ -17,12 +17,20 @@ use crate::invariants::{self, Pools};
 /// The services, in the order in which they start.
 pub const SERVICES: [&str; 4] = ["order", "relay", "point", "notification"];
 /// Every topic that the services write or read.
-pub const TOPICS: [&str; 5] = [
+pub const TOPICS: [&str; 13] = [
     "orders.v1",
     "points.v1",
+    "dlt.outcomes.v1",
     "orders.v1.point.dlt",
     "orders.v1.notification.dlt",
     "points.v1.notification.dlt",
+    "orders.v1.point.retry.1s",
+    "orders.v1.point.retry.10s",
+    "orders.v1.point.retry.1m",
+    "orders.v1.point.retry.10m",
+    "orders.v1.point.replay",
+    "orders.v1.notification.replay",
+    "points.v1.notification.replay",
 ];
 /// Products that tests order: sku and unit price.
 pub const PRODUCTS: [(&str, i64); 3] = [("TEA-1", 4_500), ("CUP-1", 12_000), ("POT-1", 39_000)];
