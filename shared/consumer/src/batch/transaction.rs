@@ -1,6 +1,6 @@
 //! The two shapes of the transaction: all messages at once, or each in a savepoint.
 
-use std::{collections::HashMap, ops::Range};
+use std::collections::HashMap;
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -120,7 +120,7 @@ impl Runner {
     }
 
     /// A savepoint costs a round trip, so a group of messages shares one. When one of a group fails, the group is
-    /// undone, what was before the failed one is run again without it, and the rest begins a new group.
+    /// undone and run again without it.
     async fn each<W: Work>(
         &self,
         tx: &mut PgConnection,
@@ -133,59 +133,61 @@ impl Runner {
             return Ok(chunk);
         }
         store::savepoint(tx).await.map_err(Stop::runtime)?;
-        // The failure of a message whose predecessors of the same group are being run again.
-        let mut known: Option<(usize, Failed)> = None;
         let (mut width, mut savepoints) = (GROUP, 1);
         while chunk.verdicts.len() < messages.len() && savepoints < SAVEPOINTS {
             let at = chunk.verdicts.len();
-            let failure = match known.take_if(|(index, _)| *index == at) {
-                Some(known) => Some(known),
-                None => {
-                    let end = known.as_ref().map_or(at + width, |(index, _)| *index).min(messages.len());
-                    self.group(tx, work, messages, at..end).await?
-                }
-            };
-            savepoints += 1;
-            match failure {
-                None => {
-                    let end = known.as_ref().map_or(at + width, |(index, _)| *index).min(messages.len());
-                    chunk.verdicts.extend((at..end).map(|_| None));
-                    width = GROUP;
-                }
-                // Whose it is cannot be told: it was swallowed by its handler. One by one, then.
-                Some((index, _)) if index == messages.len() => (known, width) = (None, 1),
-                Some((index, failed)) if index > at => known = Some((index, failed)),
-                Some((_, failed)) => match line.rule(&messages[at], failed) {
-                    Ok(verdict) => chunk.verdicts.push(Some(verdict)),
-                    // Nothing behind it in the partition is handled first.
-                    Err(failed) => {
-                        chunk.blocked = Some(failed);
+            let mut group = at..(at + width).min(messages.len());
+            width = GROUP;
+            let mut leaving = HashMap::new();
+            loop {
+                savepoints += 1;
+                let here = messages.iter().enumerate().take(group.end).skip(at);
+                let here = here.filter(|(index, _)| !leaving.contains_key(index));
+                match self.group(tx, work, here).await? {
+                    Ran::Kept => break,
+                    Ran::Failed(index, failed) => match line.rule(&messages[index], failed) {
+                        Ok(verdict) => drop(leaving.insert(index, verdict)),
+                        // Nothing behind it in the partition is handled first.
+                        Err(failed) => {
+                            group.end = index;
+                            chunk.blocked = Some(failed);
+                        }
+                    },
+                    // One by one, then.
+                    Ran::Swallowed => {
+                        (width, group.end) = (1, at);
+                        leaving.clear();
+                        chunk.blocked = None;
                         break;
                     }
-                },
+                }
+            }
+            chunk.verdicts.extend(group.map(|index| leaving.remove(&index)));
+            if chunk.blocked.is_some() {
+                break;
             }
         }
         Ok(chunk)
     }
 
-    /// Runs a group and keeps its writes. Returns which message failed, and why; the group's writes are then undone.
-    /// An index behind all messages says that one of several failed and its handler swallowed the error.
-    async fn group<W: Work>(
+    /// Runs a group and keeps its writes, or undoes them all.
+    async fn group<'m, W: Work>(
         &self,
         tx: &mut PgConnection,
         work: &W,
-        messages: &[Message<W::Event>],
-        range: Range<usize>,
-    ) -> Result<Option<(usize, Failed)>, Stop> {
+        messages: impl Iterator<Item = (usize, &'m Message<W::Event>)> + Send,
+    ) -> Result<Ran, Stop> {
+        let mut ran = Vec::with_capacity(GROUP);
         let mut failed = None;
-        for index in range.clone() {
-            match work.one(tx, &messages[index], self.around()).await {
+        for (index, message) in messages {
+            ran.push(index);
+            match work.one(tx, message, self.around()).await {
                 Ok(()) => {}
                 Err(Stumble::Failed(failure)) if failure.failure.lost_connection() => {
                     return Err(Stop::Runtime(failure.failure.into_error()));
                 }
                 Err(Stumble::Failed(failure)) if !failure.failure.names_no_message() => {
-                    failed = Some((index, failure));
+                    failed = Some(Ran::Failed(index, failure));
                     break;
                 }
                 Err(stumble) => return Err(Stop::Nameless(stumble)),
@@ -195,16 +197,16 @@ impl Runner {
             Some(failed) => failed,
             // Fails where a handler swallowed an error, so that no message is taken for done.
             None => match store::next_savepoint(tx).await {
-                Ok(()) => return Ok(None),
+                Ok(()) => return Ok(Ran::Kept),
                 Err(error) if is_connection_lost(&error) => return Err(Stop::runtime(error)),
-                Err(error) => {
-                    let whose = if range.len() == 1 { range.start } else { messages.len() };
-                    (whose, Failed::new(error.into()))
-                }
+                Err(error) => match ran[..] {
+                    [only] => Ran::Failed(only, Failed::new(error.into())),
+                    _ => Ran::Swallowed,
+                },
             },
         };
         store::undo(tx).await.map_err(Stop::runtime)?;
-        Ok(Some(failed))
+        Ok(failed)
     }
 
     /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so
@@ -251,6 +253,16 @@ impl Candidate {
         let made = message.id.time().filter(|_| !replayed);
         Self { id: message.id.as_uuid(), made }
     }
+}
+
+/// How a group of messages ended.
+enum Ran {
+    /// Its writes are kept.
+    Kept,
+    /// All is undone, for this message's failure.
+    Failed(usize, Failed),
+    /// All is undone. One of several failed, and its handler hid the error, so that it cannot be told which.
+    Swallowed,
 }
 
 /// Why the loop over the messages ended early.
