@@ -84,3 +84,8 @@ async fn in_the_middle_of_the_point_transaction() {
 async fn after_the_notifications_commit_before_the_send() {
     survives("notification", "notification.before_send").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_send_before_the_mark() {
+    survives("notification", "notification.after_send").await;
+}

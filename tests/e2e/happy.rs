@@ -71,6 +71,7 @@ async fn one_trace_reaches_from_the_request_to_both_consumers() {
         ("relay", "send orders.v1"),
         ("point", "process orders.v1"),
         ("notification", "process orders.v1"),
+        ("notification", "task notification.send"),
         ("relay", "send points.v1"),
         ("notification", "process points.v1"),
     ];

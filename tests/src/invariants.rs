@@ -72,7 +72,7 @@ pub async fn check(pools: &Pools) -> sqlx::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 8] {
+fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 9] {
     let Pools { orders, points, notifications } = pools;
     [
         (
@@ -121,6 +121,12 @@ fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 8] {
             "one notification for one event",
             notifications,
             "select message_id::text from notification group by message_id having count(*) > 1",
+        ),
+        (
+            "a notification is sent if its task is done, and only then",
+            notifications,
+            "select n.notification_id::text from notification n left join messaging.task t on t.id = n.notification_id
+             where (n.sent_at is not null) is distinct from (t.status = 'done')",
         ),
         (
             // Order is promised within a topic; what is told of points comes from another one.

@@ -241,7 +241,11 @@ impl System {
         match service {
             "order" => settings.push(set("DATABASE_URL", &self.orders.url)),
             "point" => settings.push(set("DATABASE_URL", &self.points.url)),
-            "notification" => settings.push(set("DATABASE_URL", &self.notifications.url)),
+            "notification" => {
+                settings.push(set("DATABASE_URL", &self.notifications.url));
+                // What a crash leaves in the middle of a send is taken over while the tests wait.
+                settings.push(set("NOTIFICATION_LEASE", "3s"));
+            }
             _ => settings
                 .push(set("RELAY_SOURCES", &format!("order={},point={}", self.orders.url, self.points.url))),
         }

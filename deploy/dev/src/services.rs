@@ -85,7 +85,8 @@ impl Settings<'_> {
         // All scheduled jobs; the bare binaries have them off.
         match service {
             Service::Order => env.push(("JOBS", "purge-idempotency-keys".into())),
-            Service::Point | Service::Notification => env.push(("JOBS", "purge-inbox".into())),
+            Service::Point => env.push(("JOBS", "purge-inbox".into())),
+            Service::Notification => env.push(("JOBS", "purge-inbox,purge-tasks".into())),
             Service::Relay => {}
         }
         env.push(match service {

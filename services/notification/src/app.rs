@@ -18,12 +18,17 @@ use waybill_service::auth::Verifier;
 use waybill_service::health::{self, Check, Health};
 use waybill_service::jobs::{Job, Jobs, Run};
 use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
+use waybill_task::{Tasks, Worker};
 
-use crate::notices::{self, OrderNotices, PointNotices, Sender};
+use crate::notices::{self, OldestUnsent, OrderNotices, PointNotices};
 use crate::{Config, GROUP, NAME};
 
 /// Name of the job that purges the inbox, for `JOBS`.
 const PURGE_INBOX: &str = "purge-inbox";
+/// Name of the job that purges finished tasks.
+const PURGE_TASKS: &str = "purge-tasks";
+/// How long finished tasks are kept for operators to look at; the notification itself stays.
+const TASKS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Pause between two checks of database and consumer.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
@@ -45,6 +50,9 @@ pub enum BuildError {
     /// The consumer cannot be made.
     #[error("consumer cannot be made")]
     Consumer(#[from] waybill_consumer::Error),
+    /// The worker that sends cannot be made.
+    #[error("task worker cannot be made")]
+    Worker(#[from] waybill_task::Error),
 }
 
 /// The service with its ports bound, not yet serving or consuming.
@@ -53,7 +61,7 @@ pub struct App {
     pool: PgPool,
     consumer: Consumer,
     jobs: Jobs,
-    sender: Sender,
+    worker: Worker,
     routes: Router,
     api: TcpListener,
     metrics: TcpListener,
@@ -72,18 +80,23 @@ impl App {
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
         require_tables(&pool).await?;
-        let jobs = Jobs::new(pool.clone(), vec![purge_inbox(pool.clone())], &config.jobs)?;
+        let jobs = Jobs::new(
+            pool.clone(),
+            vec![purge_inbox(pool.clone()), purge_tasks(pool.clone())],
+            &config.jobs,
+        )?;
         let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
         let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
         let address =
             |name, listener: &TcpListener| listener.local_addr().map_err(|e| ConfigError::invalid(name, e));
         let (local_addr, metrics_addr) =
             (address("HTTP_LISTEN", &api)?, address("METRICS_LISTEN", &metrics)?);
-        let (sender, queue) = Sender::new(pool.clone(), config.notification_poll);
+        let tasks = Tasks::new();
+        let worker = notices::worker(pool.clone(), &tasks, config.sending())?;
         let locale = config.notification_locale;
         let settings = Settings::new(config.kafka.client_settings()?, config.kafka.topic_prefix);
-        let orders = OrderNotices::new(locale, queue.clone());
-        let points = PointNotices::new(locale, queue);
+        let orders = OrderNotices::new(locale, tasks.clone());
+        let points = PointNotices::new(locale, tasks);
         let consumer = Consumer::builder(pool.clone(), settings)
             .subscribe(Subscription::new(OrderEvent::TOPIC, GROUP).handler(orders))
             .subscribe(Subscription::new(PointEvent::TOPIC, GROUP).handler(points))
@@ -92,7 +105,7 @@ impl App {
         let routes = notices::http::router(pool.clone(), verifier)
             .layer(map_response(no_store))
             .merge(health::router(health.clone()));
-        Ok(Self { pool, consumer, jobs, sender, routes, api, metrics, health, local_addr, metrics_addr })
+        Ok(Self { pool, consumer, jobs, worker, routes, api, metrics, health, local_addr, metrics_addr })
     }
 
     /// Address of the API.
@@ -106,23 +119,25 @@ impl App {
     }
 
     /// Consumes and serves until `shutdown`; then takes no new request and no new batch, ends what runs, commits
-    /// its offsets, sends what is queued, and closes the database. After the grace period it returns whatever still runs.
+    /// its offsets, and closes the database. What is not sent by then is left to other instances and the next start.
+    /// After the grace period it returns whatever still runs.
     ///
     /// # Errors
     /// A part failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, sender } =
+        let Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, worker } =
             self;
         // A part that fails ends the others in order, as a signal does.
         let stop = shutdown.child_token();
         let watched =
             watch(pool.clone(), consumer.status(), health.check("database"), health.check("consumer"));
         let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watched));
+        let oldest = OldestUnsent::new(pool.clone()).watch();
+        let counting = tokio::spawn(stop.clone().run_until_cancelled_owned(oldest));
         tracing::info!(%local_addr, %metrics_addr, "notification service is up");
-        // The sender goes on until the consumers have ended: what they commit last is still sent.
+        // The worker goes on until the consumers have ended: what they commit last is sent if it comes through.
         let consumed = CancellationToken::new();
-        let sending = tokio::spawn(sender.run(consumed.clone()));
-        let send = part(&stop, "sender", sending);
+        let send = part(&stop, "task worker", worker.run(consumed.clone()));
         let consume = async {
             let ended = part(&stop, "consumer", consumer.run(stop.clone())).await;
             consumed.cancel();
@@ -144,6 +159,7 @@ impl App {
             () = too_late => Err(anyhow::anyhow!("what was running did not end within the grace period")),
         };
         watching.abort();
+        counting.abort();
         pool.close().await;
         ended
     }
@@ -157,6 +173,23 @@ fn purge_inbox(pool: PgPool) -> Job {
             let mut deleted = 0;
             while !run.is_stopped() {
                 match waybill_consumer::purge(&pool, Horizon::default()).await? {
+                    0 => break,
+                    step => deleted += step,
+                }
+            }
+            Ok::<_, sqlx::Error>(deleted)
+        }
+    })
+}
+
+/// Deletes tasks that ended long ago, in bounded steps; hourly. When it is off, only the table grows.
+fn purge_tasks(pool: PgPool) -> Job {
+    Job::new(PURGE_TASKS, Duration::from_secs(3600), move |run: Run| {
+        let pool = pool.clone();
+        async move {
+            let mut deleted = 0;
+            while !run.is_stopped() {
+                match waybill_task::operate::purge(&pool, TASKS_KEPT).await? {
                     0 => break,
                     step => deleted += step,
                 }
@@ -184,7 +217,7 @@ async fn no_store(mut response: Response) -> Response {
 }
 
 async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    for table in ["messaging.processed_message", "messaging.job_lease", "notification"] {
+    for table in ["messaging.processed_message", "messaging.job_lease", "messaging.task", "notification"] {
         let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
         if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
             return Err(BuildError::NotMigrated(table));

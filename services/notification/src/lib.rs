@@ -1,8 +1,9 @@
 //! The notification service: consumes `orders.v1` and `points.v1`, and tells customers.
 //!
-//! **Promises.** One notification per event, whatever is delivered again: its row commits with the event's inbox row.
-//! Within an order nothing is sent before what was recorded earlier and is still unsent, with any number of
-//! instances. Everything recorded is sent at least once, under an id that stays the same.
+//! **Promises.** One notification per event, whatever is delivered again: its row and the task that sends it commit with
+//! the event's inbox row. Within an order nothing is sent before what was recorded earlier and is still to be sent, with
+//! any number of instances. Everything recorded is sent at least once, under an id that stays the same, or shows as
+//! `failed` until an operator decides.
 //!
 //! **Does not promise.** Not exactly once: a crash between sending and marking sends again. No order between the two
 //! topics: "points earned" may come before "placed", when `orders.v1` lags behind.
@@ -28,10 +29,11 @@ pub const GROUP: &str = "notification";
 /// service publishes nothing yet.
 #[must_use]
 pub fn migrators() -> Vec<Migrator> {
-    vec![waybill_outbox::migrator(), waybill_consumer::migrator(), sqlx::migrate!("./migrations")]
+    let shared = [waybill_outbox::migrator(), waybill_consumer::migrator(), waybill_task::migrator()];
+    shared.into_iter().chain([sqlx::migrate!("./migrations")]).collect()
 }
 
-/// Runs consumers, sender and API until SIGTERM or SIGINT.
+/// Runs consumers, worker and API until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// A setting that cannot be used, an unreachable or unmigrated database, a part that fails.

@@ -2,7 +2,7 @@
 
 use super::store::Notification;
 
-/// A way to the customer. Later channels are further variants; the sender does not change.
+/// A way to the customer. Later channels are further variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
     /// A log line of target `waybill_notification::delivery`: the channel of customers without a contact.

@@ -11,6 +11,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope, Verifier};
 use waybill_service::http::ApiError;
+use waybill_task::Status;
 
 use super::store::{self, NotificationRow};
 
@@ -76,11 +77,7 @@ async fn list(
 }
 
 fn item(row: NotificationRow, staff: bool) -> Item {
-    let status = match (row.sent_at, &row.last_error) {
-        (Some(_), _) => "sent",
-        (None, Some(_)) => "retrying",
-        (None, None) => "pending",
-    };
+    let status = status(&row);
     Item {
         notification_id: row.notification_id,
         kind: row.kind,
@@ -92,5 +89,16 @@ fn item(row: NotificationRow, staff: bool) -> Item {
         sent_at: row.sent_at,
         // How it failed is the operators' concern.
         last_error: row.last_error.filter(|_| staff),
+    }
+}
+
+fn status(row: &NotificationRow) -> &'static str {
+    match (row.sent_at, row.task.clone().map(Status::from)) {
+        (Some(_), _) => "sent",
+        (None, Some(Status::Pending | Status::Running)) if row.last_error.is_some() => "retrying",
+        (None, Some(Status::Pending | Status::Running)) => "pending",
+        (None, Some(Status::Failed)) => "failed",
+        // Finished tasks are purged, failed ones never: what is unsent without one was cancelled.
+        (None, Some(Status::Cancelled | Status::Done) | None) => "cancelled",
     }
 }

@@ -4,12 +4,13 @@ mod channel;
 pub mod http;
 pub mod metrics;
 mod record;
-mod sender;
+mod send;
 mod store;
 mod templates;
 
 pub use channel::{Channel, SendError};
+pub use metrics::OldestUnsent;
 pub use record::{OrderNotices, PointNotices};
-pub use sender::{Queue, Sender};
+pub use send::{ATTEMPTS, KIND, worker};
 pub use store::Notification;
 pub use templates::{Locale, Notice};

@@ -1,7 +1,5 @@
 //! All SQL of the notifications.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -12,9 +10,9 @@ use super::templates::{Locale, Notice};
 /// A notification to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notification {
-    /// Its id, stable over repetitions.
+    /// Its id and its task's, stable over repetitions.
     pub notification_id: Uuid,
-    /// Place in the order of sending.
+    /// Place in the order of recording.
     pub seq: i64,
     /// The event that caused it.
     pub message_id: Uuid,
@@ -28,12 +26,6 @@ pub struct Notification {
     pub channel: String,
     /// The words.
     pub body: String,
-    /// Trace of the consumed event.
-    pub traceparent: Option<String>,
-    /// Its state.
-    pub tracestate: Option<String>,
-    /// Failed tries so far.
-    pub attempts: i32,
 }
 
 /// A notification as it is read.
@@ -51,15 +43,19 @@ pub(super) struct NotificationRow {
     pub created_at: DateTime<Utc>,
     /// When it was sent.
     pub sent_at: Option<DateTime<Utc>>,
-    /// Tries, the successful one included.
+    /// State of its task; none when it was purged, or sent before there were tasks.
+    pub task: Option<String>,
+    /// Tries, one under way or the successful one included.
     pub attempts: i32,
-    /// Why the last try failed.
+    /// Not sent: why the last try failed.
     pub last_error: Option<String>,
 }
 
 /// What a notification is about, to be written.
 #[derive(Debug)]
 pub(super) struct Fresh<'a> {
+    /// Id of the task that will send it.
+    pub notification_id: Uuid,
     /// The event's message id.
     pub message_id: Uuid,
     /// The order.
@@ -75,14 +71,14 @@ pub(super) struct Fresh<'a> {
 }
 
 /// Writes one notification in the consumer's transaction. An event that has one already keeps it: the inbox is
-/// purged after its horizon, this row is not.
+/// purged after its horizon, this row is not. The task given then finds nothing to send.
 pub(super) async fn insert(tx: &mut PgConnection, fresh: &Fresh<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "insert into notification
              (notification_id, message_id, order_id, customer_id, kind, body, traceparent, tracestate)
          values ($1, $2, $3, $4, $5, $6, $7, $8)
          on conflict on constraint notification_message_id_key do nothing",
-        Uuid::now_v7(),
+        fresh.notification_id,
         fresh.message_id,
         fresh.order_id,
         fresh.customer_id,
@@ -96,90 +92,47 @@ pub(super) async fn insert(tx: &mut PgConnection, fresh: &Fresh<'_>) -> Result<(
     Ok(())
 }
 
-/// Orders that have something unsent, in key order after `after`: pages of a walk over all of them.
-pub(super) async fn unsent_orders(pool: &PgPool, after: Uuid, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "select distinct order_id from notification
-         where sent_at is null and order_id > $1
-         order by order_id
-         limit $2",
-        after,
-        limit,
-    )
-    .fetch_all(pool)
-    .await
-}
-
-/// Claims the oldest unsent notification of each order, while the transaction lives; those of other senders and
-/// those not due are left out.
-///
-/// Rule: only the *oldest* unsent row of an order is ever claimed, and the choice is made before the lock. `skip
-/// locked` with an `order by` alone would step over a row that another sender holds and take the one behind it.
-/// A row that was sent between choice and lock fails the second `sent_at is null`.
-pub(super) async fn claim(tx: &mut PgConnection, orders: &[Uuid]) -> Result<Vec<Notification>, sqlx::Error> {
+/// A notification, unless it was sent.
+pub(super) async fn unsent(pool: &PgPool, id: Uuid) -> Result<Option<Notification>, sqlx::Error> {
     sqlx::query_as!(
         Notification,
-        "with head as (
-             select distinct on (order_id) seq, due_at
-             from notification
-             where sent_at is null and order_id = any($1)
-             order by order_id, seq
-         )
-         select n.notification_id, n.seq, n.message_id, n.order_id, n.customer_id, n.kind, n.channel, n.body,
-                n.traceparent, n.tracestate, n.attempts
-         from notification n
-         join head on head.seq = n.seq
-         where n.sent_at is null and head.due_at <= clock_timestamp()
-         order by n.seq
-         for update of n skip locked",
-        orders,
-    )
-    .fetch_all(tx)
-    .await
-}
-
-/// Marks what was sent.
-pub(super) async fn mark_sent(tx: &mut PgConnection, ids: &[Uuid]) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "update notification set sent_at = clock_timestamp(), attempts = attempts + 1, last_error = null
-         where notification_id = any($1)",
-        ids,
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// Marks a failed try; the order waits for it.
-pub(super) async fn mark_failed(
-    tx: &mut PgConnection,
-    id: Uuid,
-    error: &str,
-    again_in: Duration,
-) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "update notification
-         set attempts = attempts + 1, last_error = $2, due_at = clock_timestamp() + make_interval(secs => $3)
-         where notification_id = $1",
+        "select notification_id, seq, message_id, order_id, customer_id, kind, channel, body
+         from notification
+         where notification_id = $1 and sent_at is null",
         id,
-        error,
-        again_in.as_secs_f64(),
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-/// When the oldest unsent notification was written.
-pub(super) async fn oldest_unsent(pool: &PgPool) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
-    sqlx::query_scalar!(
-        "select created_at from notification where sent_at is null order by created_at limit 1"
     )
     .fetch_optional(pool)
     .await
 }
 
-/// The notifications of an order, in order; of one customer only, or of any.
+/// Marks what was sent, in the transaction that ends its task.
+pub(super) async fn mark_sent(tx: &mut PgConnection, id: Uuid, attempts: u32) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "update notification set sent_at = clock_timestamp(), attempts = $2, last_error = null
+         where notification_id = $1 and sent_at is null",
+        id,
+        i32::try_from(attempts).unwrap_or(i32::MAX),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// When the oldest notification was written that is still to be sent, or was given up and waits for an operator.
+pub(super) async fn oldest_unsent(pool: &PgPool) -> Result<Option<DateTime<Utc>>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "select n.created_at
+         from notification n
+         join messaging.task t on t.id = n.notification_id
+         where n.sent_at is null and t.status in ('pending', 'running', 'failed')
+         order by n.created_at
+         limit 1"
+    )
+    .fetch_optional(pool)
+    .await
+}
+
+/// The notifications of an order, in order; of one customer only, or of any. What is not sent is told by its task.
 pub(super) async fn list(
     pool: &PgPool,
     order_id: Uuid,
@@ -187,11 +140,16 @@ pub(super) async fn list(
 ) -> Result<Vec<NotificationRow>, sqlx::Error> {
     sqlx::query_as!(
         NotificationRow,
-        "select notification_id, kind, channel, body, created_at, sent_at, attempts, last_error
-         from notification
-         where order_id = $1 and ($2::uuid is null or customer_id = $2)
-         order by seq
-         limit 200",
+        r#"select n.notification_id, n.kind, n.channel, n.body, n.created_at, n.sent_at,
+                  t.status as "task?",
+                  case when n.sent_at is null then coalesce(t.attempts, n.attempts) else n.attempts end
+                      as "attempts!",
+                  case when n.sent_at is null then t.last_error end as last_error
+           from notification n
+           left join messaging.task t on t.id = n.notification_id
+           where n.order_id = $1 and ($2::uuid is null or n.customer_id = $2)
+           order by n.seq
+           limit 200"#,
         order_id,
         customer_id,
     )

@@ -10,9 +10,10 @@ use waybill_consumer::Message;
 use waybill_notification::notices::{self, Locale};
 use waybill_service::auth::{self, Verifier};
 use waybill_service::http;
+use waybill_testkit::eventually;
 use waybill_testkit::jwt::Issuer;
 
-use crate::fixture::{Fixture, order};
+use crate::fixture::{Fixture, order, settings};
 
 struct Api {
     fixture: Fixture,
@@ -66,10 +67,7 @@ async fn notifications_are_shown_to_their_customer_and_to_staff_only() {
     let api = Api::start().await;
     let order = order("placed");
     api.fixture.orders(vec![Message::new(order.clone())]).await;
-    sqlx::query("update notification set last_error = 'no such server', attempts = 2")
-        .execute(api.fixture.pool())
-        .await
-        .expect("edit");
+    api.fixture.execute("update messaging.task set last_error = 'no such server', attempts = 2").await;
     let own = api.list(order.order_id, order.customer_id, "customer").await;
     let item = &own["items"][0];
     assert_eq!(own["items"].as_array().map(Vec::len), Some(1));
@@ -83,6 +81,50 @@ async fn notifications_are_shown_to_their_customer_and_to_staff_only() {
     let nothing = serde_json::json!({"items": []});
     assert_eq!(api.list(order.order_id, Uuid::now_v7(), "customer").await, nothing);
     assert_eq!(api.list(Uuid::now_v7(), order.customer_id, "customer").await, nothing);
+}
+
+#[tokio::test]
+async fn the_state_of_each_notification_is_shown_also_when_its_sending_failed_or_was_cancelled() {
+    let api = Api::start().await;
+    let order = order("placed");
+    api.fixture.tell_all(&order).await;
+    api.fixture
+        .execute(
+            "update notification set channel = 'pigeon' where kind = 'placed';
+             update messaging.task t set status = 'cancelled' from notification n
+             where n.notification_id = t.id and n.kind = 'refunded'",
+        )
+        .await;
+    let soon = std::time::Duration::from_millis(50);
+    let sender = api.fixture.sender_with(waybill_task::Settings { attempts: 2, ..settings(soon) });
+    let states = async || {
+        let list = api.list(order.order_id, Uuid::now_v7(), "operator").await;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let of = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
+        items.iter().map(|item| (of(item, "kind"), of(item, "status"))).collect::<Vec<_>>()
+    };
+    let wanted = [
+        ("placed", "failed"),
+        ("confirmed", "sent"),
+        ("refunded", "cancelled"),
+        ("payment_failed", "sent"),
+        ("cancelled", "sent"),
+    ]
+    .map(|(kind, status)| (kind.to_owned(), status.to_owned()));
+    eventually(async || {
+        let states = states().await;
+        if states == wanted { Ok(()) } else { Err(states) }
+    })
+    .await;
+    sender.stop().await;
+    let list = api.list(order.order_id, Uuid::now_v7(), "operator").await;
+    let (failed, sent) = (&list["items"][0], &list["items"][1]);
+    assert_eq!(failed["lastError"], "channel \"pigeon\" is not known to this version");
+    assert_eq!((&failed["attempts"], &failed["sentAt"]), (&2.into(), &Value::Null));
+    assert_eq!((&sent["attempts"], sent["sentAt"].is_string()), (&1.into(), true));
+    // What became of them is still told when their finished tasks are purged.
+    api.fixture.execute("delete from messaging.task where status in ('done', 'cancelled')").await;
+    assert_eq!(states().await, wanted);
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn it_migrates_serves_tells_and_stops_at_a_signal() {
         ("HTTP_LISTEN", api.to_string()),
         ("METRICS_LISTEN", metrics.to_string()),
         ("LOG_FORMAT", "json".to_owned()),
-        ("JOBS", "purge-inbox".to_owned()),
+        ("JOBS", "purge-inbox,purge-tasks".to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
@@ -38,13 +38,16 @@ async fn it_migrates_serves_tells_and_stops_at_a_signal() {
     assert!(early.log().contains("waybill-notification migrate"), "{}", early.log());
     assert_eq!(run("healthcheck", &log("probe")).ended().await, Some(1));
     assert_eq!(run("migrate", &log("migrate")).ended().await, Some(0));
-    sqlx::query(
+    sqlx::raw_sql(
         "insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)
-         values ('old', gen_random_uuid(), clock_timestamp() - interval '20 days', 'done')",
+         values ('old', gen_random_uuid(), clock_timestamp() - interval '20 days', 'done');
+         insert into messaging.task (id, kind, payload, status, run_at, updated_at)
+         values ('01890000-0000-7000-8000-000000000000', 'old', '{}', 'done', clock_timestamp(),
+                 clock_timestamp() - interval '8 days')",
     )
     .execute(&database.pool)
     .await
-    .expect("an inbox row past its horizon");
+    .expect("an inbox row and a task past their time");
     let mut service = run("serve", &log("serve"));
     eventually(async || match run("healthcheck", &log("probe")).ended().await {
         Some(0) => Ok(()),
@@ -53,12 +56,13 @@ async fn it_migrates_serves_tells_and_stops_at_a_signal() {
     .await;
     eventually(async || {
         let old: i64 = sqlx::query_scalar(
-            "select count(*) from messaging.processed_message where consumer_group = 'old'",
+            "select (select count(*) from messaging.processed_message where consumer_group = 'old')
+                 + (select count(*) from messaging.task where kind = 'old')",
         )
         .fetch_one(&database.pool)
         .await
         .expect("count");
-        if old == 0 { Ok(()) } else { Err(format!("the job did not purge: {}", service.log())) }
+        if old == 0 { Ok(()) } else { Err(format!("the jobs did not purge: {}", service.log())) }
     })
     .await;
 

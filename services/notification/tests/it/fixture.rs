@@ -10,7 +10,8 @@ use uuid::Uuid;
 use waybill_consumer::Message;
 use waybill_consumer::harness::Harness;
 use waybill_event::{OrderEvent, PointEvent};
-use waybill_notification::notices::{Locale, OrderNotices, PointNotices, Queue, Sender};
+use waybill_notification::notices::{self, Locale, OrderNotices, PointNotices};
+use waybill_task::{Settings, Tasks};
 use waybill_testkit::{Database, eventually};
 
 pub(crate) struct Fixture {
@@ -18,40 +19,48 @@ pub(crate) struct Fixture {
     harness: Harness,
     orders: OrderNotices,
     points: PointNotices,
-    /// Ends with the fixture, never run: what is handed over to it is lost, as in a crash.
-    _lost: Sender,
 }
 
-/// A sender that runs.
-pub(crate) struct Running {
-    pub(crate) queue: Queue,
+/// A worker that sends beside the test.
+pub(crate) struct Sender {
+    pub(crate) tasks: Tasks,
     shutdown: CancellationToken,
-    task: JoinHandle<()>,
+    running: JoinHandle<Result<(), waybill_task::Error>>,
+}
+
+/// Short delays between attempts.
+pub(crate) fn settings(poll: Duration) -> Settings {
+    Settings {
+        poll,
+        retry_min: Duration::from_millis(5),
+        retry_max: Duration::from_millis(20),
+        attempts: notices::ATTEMPTS,
+        ..Settings::default()
+    }
 }
 
 impl Fixture {
     pub(crate) async fn new(locale: Locale) -> Self {
-        crate::seen::watch();
-        let database = Database::create(&waybill_notification::migrators()).await;
-        let (lost, queue) = Sender::new(database.pool.clone(), Duration::from_secs(3600));
-        Self::with(database, locale, queue, lost)
+        Self::on(Database::create(&waybill_notification::migrators()).await, locale)
     }
 
-    fn with(database: Database, locale: Locale, queue: Queue, lost: Sender) -> Self {
-        let harness = Harness::new(database.pool.clone(), "notification");
-        let orders = OrderNotices::new(locale, queue.clone());
-        let points = PointNotices::new(locale, queue);
-        Self { database, harness, orders, points, _lost: lost }
+    /// Hands over to nobody: all is left to pollers, as after a crash.
+    pub(crate) fn on(database: Database, locale: Locale) -> Self {
+        crate::seen::watch();
+        let (harness, tasks) = (Harness::new(database.pool.clone(), "notification"), Tasks::new());
+        let orders = OrderNotices::new(locale, tasks.clone());
+        let points = PointNotices::new(locale, tasks);
+        Self { database, harness, orders, points }
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
         &self.database.pool
     }
 
-    /// From now on hands over to this sender's queue.
-    pub(crate) fn hand_over_to(&mut self, running: &Running, locale: Locale) {
-        self.orders = OrderNotices::new(locale, running.queue.clone());
-        self.points = PointNotices::new(locale, running.queue.clone());
+    /// From now on hands over to this sender.
+    pub(crate) fn hand_over_to(&mut self, sender: &Sender, locale: Locale) {
+        self.orders = OrderNotices::new(locale, sender.tasks.clone());
+        self.points = PointNotices::new(locale, sender.tasks.clone());
     }
 
     pub(crate) async fn orders(&self, messages: Vec<Message<OrderEvent>>) {
@@ -72,10 +81,18 @@ impl Fixture {
         self.orders(kinds.map(|kind| Message::new(of(order, kind))).into()).await;
     }
 
-    pub(crate) fn sender(&self, poll: Duration) -> Running {
-        let (sender, queue) = Sender::new(self.pool().clone(), poll);
-        let shutdown = CancellationToken::new();
-        Running { queue, task: tokio::spawn(sender.run(shutdown.clone())), shutdown }
+    pub(crate) fn sender(&self, poll: Duration) -> Sender {
+        self.sender_with(settings(poll))
+    }
+
+    pub(crate) fn sender_with(&self, settings: Settings) -> Sender {
+        let (tasks, shutdown) = (Tasks::new(), CancellationToken::new());
+        let worker = notices::worker(self.pool().clone(), &tasks, settings).expect("builds");
+        Sender { tasks, running: tokio::spawn(worker.run(shutdown.clone())), shutdown }
+    }
+
+    pub(crate) async fn execute(&self, sql: &'static str) {
+        sqlx::raw_sql(sql).execute(self.pool()).await.expect("runs");
     }
 
     pub(crate) async fn unsent(&self) -> i64 {
@@ -94,10 +111,10 @@ impl Fixture {
     }
 }
 
-impl Running {
+impl Sender {
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        self.task.await.expect("no panic");
+        self.running.await.expect("no panic").expect("ends well");
     }
 }
 

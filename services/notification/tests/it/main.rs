@@ -4,6 +4,8 @@ mod api;
 mod binary;
 mod fixture;
 mod kafka;
+mod processes;
 mod record;
 mod seen;
 mod send;
+mod upgrade;

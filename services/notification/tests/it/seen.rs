@@ -1,7 +1,7 @@
 //! What was delivered on the log channel, and the spans it was delivered in, for the whole test binary.
 
 use std::fmt::Debug;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Condvar, LazyLock, Mutex};
 use std::time::Duration;
 
 use opentelemetry::Context;
@@ -26,6 +26,9 @@ pub(crate) struct Delivery {
 }
 
 static DELIVERIES: Mutex<Vec<Delivery>> = Mutex::new(Vec::new());
+/// Order whose next delivery is held up on its way, and whether one is.
+static HELD: Mutex<(Option<Uuid>, bool)> = Mutex::new((None, false));
+static RELEASED: Condvar = Condvar::new();
 static SPANS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 static WATCH: LazyLock<()> = LazyLock::new(|| {
@@ -48,6 +51,22 @@ pub(crate) fn deliveries(order: Uuid) -> Vec<Delivery> {
     all.iter().filter(|delivery| delivery.order_id == order.to_string()).cloned().collect()
 }
 
+/// Holds up the next delivery of an order, with the thread that makes it.
+pub(crate) fn hold(order: Uuid) {
+    *HELD.lock().expect("not poisoned") = (Some(order), false);
+}
+
+/// Whether that delivery has begun.
+pub(crate) fn is_held() -> bool {
+    HELD.lock().expect("not poisoned").1
+}
+
+/// Lets it go on.
+pub(crate) fn release() {
+    HELD.lock().expect("not poisoned").1 = false;
+    RELEASED.notify_all();
+}
+
 /// Names of the ended spans of a trace.
 pub(crate) fn spans(trace: &str) -> Vec<String> {
     let all = SPANS.lock().expect("not poisoned");
@@ -60,6 +79,15 @@ impl<S: Subscriber> Layer<S> for Deliveries {
     fn on_event(&self, event: &Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         let mut delivery = Delivery::default();
         event.record(&mut delivery);
+        let mut held = HELD.lock().expect("not poisoned");
+        if held.0.is_some_and(|order| order.to_string() == delivery.order_id) {
+            *held = (None, true);
+            // The thread's other tasks go elsewhere: only this delivery is held up.
+            let wait = || RELEASED.wait_while(held, |(_, held)| *held).map(drop);
+            tokio::task::block_in_place(wait).expect("not poisoned");
+        } else {
+            drop(held);
+        }
         DELIVERIES.lock().expect("not poisoned").push(delivery);
     }
 }

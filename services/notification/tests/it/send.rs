@@ -7,9 +7,10 @@ use uuid::Uuid;
 use waybill_consumer::Message;
 use waybill_event::{OrderEvent, TraceContext};
 use waybill_notification::notices::Locale;
+use waybill_task::{Settings, operate};
 use waybill_testkit::eventually;
 
-use crate::fixture::{Fixture, of, order};
+use crate::fixture::{Fixture, of, order, settings};
 use crate::seen::{self, deliveries};
 
 const SOON: Duration = Duration::from_millis(50);
@@ -43,8 +44,8 @@ async fn what_commits_is_sent_at_once_in_the_trace_of_its_event() {
     assert_eq!(marked, (1, None, sent[0].notification_id.parse().expect("id")));
     eventually(async || {
         let spans = seen::spans(&trace);
-        let both =
-            spans.iter().any(|s| s.starts_with("process")) && spans.iter().any(|s| s == "send notification");
+        let both = spans.iter().any(|s| s.starts_with("process"))
+            && spans.iter().any(|s| s == "task notification.send");
         if both { Ok(()) } else { Err(spans) }
     })
     .await;
@@ -65,25 +66,12 @@ async fn leftovers_of_a_crash_are_sent_by_the_poller_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_queued_is_still_sent_when_the_sender_stops() {
-    let mut fixture = Fixture::new(Locale::En).await;
-    let sender = fixture.sender(NEVER);
-    fixture.hand_over_to(&sender, Locale::En);
-    let orders: Vec<OrderEvent> = (0..150).map(|_| order("placed")).collect();
-    fixture.orders(orders.iter().cloned().map(Message::new).collect()).await;
-    sender.stop().await;
-    assert_eq!(fixture.unsent().await, 0);
-    assert!(orders.iter().all(|order| deliveries(order.order_id).len() == 1));
-}
-
-#[tokio::test]
-async fn a_full_queue_loses_nothing() {
-    let mut fixture = Fixture::new(Locale::En).await;
+async fn a_full_channel_loses_nothing() {
+    let fixture = Fixture::new(Locale::En).await;
     let orders: Vec<OrderEvent> = (0..1_200).map(|_| order("placed")).collect();
-    // Nobody listens to the fixture's queue, which holds 1,024.
+    // Nobody listens to the fixture's channel, which holds 1,024.
     fixture.orders(orders.iter().cloned().map(Message::new).collect()).await;
     let sender = fixture.sender(SOON);
-    fixture.hand_over_to(&sender, Locale::En);
     fixture.all_sent().await;
     sender.stop().await;
 }
@@ -96,8 +84,6 @@ async fn two_senders_send_each_notification_once_and_in_order() {
     let orders: Vec<OrderEvent> = (0..30).map(|_| order("placed")).collect();
     for order in &orders {
         fixture.tell_all(order).await;
-        // Both hear of every order.
-        senders[1].queue.offer([order.order_id].into_iter());
     }
     fixture.all_sent().await;
     for order in &orders {
@@ -110,34 +96,35 @@ async fn two_senders_send_each_notification_once_and_in_order() {
     }
 }
 
-#[tokio::test]
-async fn nothing_passes_a_row_that_another_sender_holds() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_sender_that_outlives_its_lease_repeats_one_and_marks_nothing() {
     let fixture = Fixture::new(Locale::En).await;
-    let (held, free) = (order("placed"), order("placed"));
-    fixture.tell_all(&held).await;
-    let mut other = fixture.pool().begin().await.expect("begins");
-    sqlx::query("select 1 from notification where order_id = $1 order by seq limit 1 for update")
-        .bind(held.order_id)
-        .execute(&mut *other)
-        .await
-        .expect("locks");
-    fixture.tell_all(&free).await;
-    let sender = fixture.sender(SOON);
-    // Two orders told later show that the poller went over the held one more than once.
-    for _ in 0..2 {
-        eventually(async || match fixture.unsent().await {
-            5 => Ok(()),
-            left => Err(left),
-        })
-        .await;
-        fixture.tell_all(&order("placed")).await;
-    }
-    assert_eq!(deliveries(held.order_id), []);
-    other.rollback().await.expect("rolls back");
+    let placed = order("placed");
+    seen::hold(placed.order_id);
+    fixture.tell_all(&placed).await;
+    let zombie = fixture.sender(SOON);
+    eventually(async || if seen::is_held() { Ok(()) } else { Err("not begun") }).await;
+    // Its lease is over, as after a stop of the process.
+    fixture.execute("update messaging.task set run_at = clock_timestamp() where status = 'running'").await;
+    let other = fixture.sender(SOON);
     fixture.all_sent().await;
-    let sent = first_deliveries(held.order_id);
-    assert!(sent.len() == 5 && sent.is_sorted(), "{sent:?}");
-    sender.stop().await;
+    let marked = "select seq, sent_at, attempts from notification order by seq";
+    let rows = async || {
+        sqlx::query_as::<_, (i64, chrono::DateTime<chrono::Utc>, i32)>(marked)
+            .fetch_all(fixture.pool())
+            .await
+            .expect("rows")
+    };
+    let before = rows().await;
+    assert_eq!(before.iter().map(|row| row.2).collect::<Vec<_>>(), [2, 1, 1, 1, 1]);
+    seen::release();
+    zombie.stop().await;
+    other.stop().await;
+    let sent = deliveries(placed.order_id);
+    let kinds: Vec<_> = sent.iter().map(|delivery| delivery.kind.as_str()).collect();
+    assert_eq!(kinds, ["placed", "confirmed", "refunded", "payment_failed", "cancelled", "placed"]);
+    assert_eq!(sent[0].notification_id, sent[5].notification_id, "the receiver can tell that it is the same");
+    assert_eq!(rows().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,10 +164,7 @@ async fn a_channel_this_version_does_not_know_makes_its_order_wait_and_no_other(
     let fixture = Fixture::new(Locale::En).await;
     let stuck = order("placed");
     fixture.tell_all(&stuck).await;
-    sqlx::query("update notification set channel = 'pigeon' where kind = 'placed'")
-        .execute(fixture.pool())
-        .await
-        .expect("edit");
+    fixture.execute("update notification set channel = 'pigeon' where kind = 'placed'").await;
     let free = order("confirmed");
     fixture.orders(vec![Message::new(of(&free, "confirmed"))]).await;
     let sender = fixture.sender(SOON);
@@ -190,22 +174,75 @@ async fn a_channel_this_version_does_not_know_makes_its_order_wait_and_no_other(
     })
     .await;
     let error = eventually(async || {
-        let row: (i32, Option<String>) =
-            sqlx::query_as("select attempts, last_error from notification where channel = 'pigeon'")
-                .fetch_one(fixture.pool())
-                .await
-                .map_err(|e| e.to_string())?;
+        let row: (i32, Option<String>) = sqlx::query_as(
+            "select t.attempts, t.last_error from messaging.task t
+             join notification n on n.notification_id = t.id and n.channel = 'pigeon'",
+        )
+        .fetch_one(fixture.pool())
+        .await
+        .map_err(|e| e.to_string())?;
         match row {
-            (1.., Some(error)) => Ok(error),
+            (2.., Some(error)) => Ok(error),
             row => Err(format!("{row:?}")),
         }
     })
     .await;
     assert_eq!(error, "channel \"pigeon\" is not known to this version");
     assert_eq!(deliveries(stuck.order_id), []);
-    sqlx::query("update notification set channel = 'log'").execute(fixture.pool()).await.expect("edit");
+    fixture.execute("update notification set channel = 'log'").await;
     fixture.all_sent().await;
     let sent = first_deliveries(stuck.order_id);
     assert!(sent.len() == 5 && sent.is_sorted(), "{sent:?}");
+    sender.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_given_up_lets_the_later_ones_pass_and_can_be_sent_again() {
+    let fixture = Fixture::new(Locale::En).await;
+    let told = order("placed");
+    fixture.tell_all(&told).await;
+    fixture.execute("update notification set channel = 'pigeon' where kind = 'placed'").await;
+    let sender = fixture.sender_with(Settings { attempts: 3, ..settings(SOON) });
+    eventually(async || match deliveries(told.order_id).len() {
+        4 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    let failed: (Uuid, i32) =
+        sqlx::query_as("select id, attempts from messaging.task where status = 'failed'")
+            .fetch_one(fixture.pool())
+            .await
+            .expect("one");
+    assert_eq!(failed.1, 3);
+    fixture.execute("update notification set channel = 'log'").await;
+    let verdict = operate::retry(fixture.pool(), failed.0.into()).await.expect("database");
+    assert_eq!(verdict, operate::Verdict::Retried);
+    fixture.all_sent().await;
+    let last = deliveries(told.order_id).pop().expect("sent");
+    assert_eq!((last.kind.as_str(), last.notification_id), ("placed", failed.0.to_string()));
+    sender.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_operator_cancels_is_not_sent() {
+    let fixture = Fixture::new(Locale::En).await;
+    let told = order("placed");
+    fixture.tell_all(&told).await;
+    let first: Uuid = sqlx::query_scalar("select notification_id from notification order by seq limit 1")
+        .fetch_one(fixture.pool())
+        .await
+        .expect("recorded");
+    assert_eq!(
+        operate::cancel(fixture.pool(), first.into()).await.expect("database"),
+        operate::Verdict::Cancelled
+    );
+    let sender = fixture.sender(SOON);
+    eventually(async || match fixture.unsent().await {
+        1 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    let kinds: Vec<_> = deliveries(told.order_id).into_iter().map(|delivery| delivery.kind).collect();
+    assert_eq!(kinds, ["confirmed", "refunded", "payment_failed", "cancelled"]);
     sender.stop().await;
 }
