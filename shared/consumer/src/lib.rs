@@ -34,6 +34,7 @@
 
 mod backoff;
 mod batch;
+pub mod breaker;
 mod consumer;
 mod engine;
 mod failure;
