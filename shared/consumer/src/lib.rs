@@ -36,6 +36,7 @@ mod backoff;
 mod batch;
 pub mod breaker;
 mod consumer;
+pub mod crash;
 mod engine;
 mod failure;
 mod group;

@@ -4,6 +4,7 @@
 
 mod batches;
 mod building;
+mod crash_count;
 mod dead_letters;
 mod delivery;
 mod examples;
@@ -19,5 +20,7 @@ mod replays;
 mod retries;
 mod retry_topics;
 mod spans;
+mod starts;
 mod support;
+mod suspects;
 mod wire;
