@@ -9,6 +9,7 @@ use waybill_event::{Event, ReplayOutcome};
 
 use crate::{
     batch::Runner,
+    crash::Gate,
     engine::Engine,
     group::{self, Route},
     lane::Subscribed,
@@ -147,7 +148,8 @@ impl Builder {
             .map_err(|source| Error::Client { name: "redirected records".to_owned(), source })?;
         let mut groups: BTreeMap<String, Vec<Arc<Route>>> = BTreeMap::new();
         for Subscribed { topic, group, order, replay_safety, lane } in self.subscriptions {
-            let line = Line::new(&settings.topic_prefix, topic, group, order, replay_safety)?;
+            let (prefix, breaker) = (&settings.topic_prefix, settings.breaker.clone());
+            let line = Line::new(prefix, topic, group, order, replay_safety, breaker)?;
             let routes = groups.entry(line.consumer_group.to_string()).or_default();
             if routes.iter().any(|route| route.line.topic == line.topic) {
                 let (group, topic) = (line.group, line.topic);
@@ -160,6 +162,8 @@ impl Builder {
         }
         let metrics = Metrics::new();
         metrics::observe(&status);
+        metrics::observe_lines(groups.values().flatten().map(|route| Arc::downgrade(&route.line)).collect());
+        let gate = Gate::default();
         let slots = Arc::new(Semaphore::new(settings.parallel_batches));
         let outcomes = format!("{}{}", settings.topic_prefix, ReplayOutcome::TOPIC);
         let group = |(name, routes): (String, Vec<Arc<Route>>)| {
@@ -170,8 +174,9 @@ impl Builder {
                 settings: Arc::clone(&settings),
                 metrics: metrics.clone(),
             };
-            let (publisher, outcomes, slots) = (publisher.clone(), outcomes.clone(), Arc::clone(&slots));
-            Group { name, engine: Arc::new(Engine { runner, publisher, outcomes, slots }), routes }
+            let (publisher, outcomes, gate) = (publisher.clone(), outcomes.clone(), gate.clone());
+            let engine = Engine { runner, publisher, outcomes, slots: Arc::clone(&slots), gate };
+            Group { name, engine: Arc::new(engine), routes }
         };
         let groups = groups.into_iter().map(group).collect();
         Ok(Consumer { pool: self.pool, groups, settings, status })

@@ -7,7 +7,7 @@ use waybill_event::MessageId;
 
 use crate::{
     BatchHandler, Handler, Message,
-    batch::{Care, Round, Runner},
+    batch::{Care, Left, Round, Runner},
     line::Line,
     metrics::Metrics,
     settings::Settings,
@@ -76,8 +76,9 @@ impl Harness {
         mut messages: Vec<Message<W::Event>>,
     ) -> anyhow::Result<Delivered> {
         let all: Vec<_> = messages.iter().map(|message| message.id).collect();
-        let (mut dead, mut care) = (Vec::new(), self.care.lock().await);
-        let round = self.runner.round(&self.line, work, &mut messages, &mut dead, &mut care).await;
+        let (mut dead, mut done, mut care) = (Vec::new(), Vec::new(), self.care.lock().await);
+        let mut gone = Left { fallen: &mut dead, done: &mut done };
+        let round = self.runner.round(&self.line, work, &mut messages, &mut gone, &mut care).await;
         let mut left = messages.iter().map(|message| message.id);
         let blocked = match round {
             Round::Clear => None,

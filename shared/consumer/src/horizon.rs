@@ -63,7 +63,8 @@ impl Horizon {
 /// # Errors
 /// The database failed; nothing of this step is deleted.
 pub async fn purge(pool: &PgPool, horizon: Horizon) -> Result<u64, sqlx::Error> {
-    store::purge(pool, interval(horizon.done), interval(horizon.dead), STEP).await
+    let rows = store::purge(pool, interval(horizon.done), interval(horizon.dead), STEP).await?;
+    Ok(rows + crate::crash::purge(pool, interval(horizon.done), STEP).await?)
 }
 
 /// Whole microseconds; days would be a day of the session's time zone.

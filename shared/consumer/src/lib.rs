@@ -57,6 +57,7 @@ mod status;
 mod store;
 mod work;
 
+pub use breaker::{BreakerPhase, BreakerSettings, BreakerState};
 pub use consumer::{Builder, Consumer, Error};
 pub use failure::Failure;
 pub use handler::{BatchHandler, Handler, Outcome};

@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::{
     Error,
+    breaker::{Breaker, BreakerSettings},
     policy::{Order, ReplaySafety, RetryPolicy, delay_name, parse_delay},
     settings::{dead_letter_topic, retry_topic},
 };
@@ -38,6 +39,7 @@ pub(crate) struct Line {
     pub(crate) order: Order,
     pub(crate) replay_safety: ReplaySafety,
     pub(crate) dead_letter_topic: Arc<str>,
+    pub(crate) breaker: Arc<Breaker>,
     /// Names of the retry topics, in the order of the policy's tiers.
     retry_topics: Vec<Arc<str>>,
 }
@@ -56,6 +58,7 @@ impl Line {
         group: String,
         order: Order,
         replay_safety: ReplaySafety,
+        breaker: BreakerSettings,
     ) -> Result<Self, Error> {
         check_name("topic", &topic, true)?;
         // With a dot, two subscriptions could share the name of a retry or dead-letter topic.
@@ -71,6 +74,7 @@ impl Line {
             consumer_group: format!("{prefix}{group}").into(),
             retry_topics: retry_topics.collect(),
             dead_letter_topic: dead_letter_topic(prefix, &topic, &group).into(),
+            breaker: Breaker::new(breaker),
             topic,
             group,
             order,
@@ -88,6 +92,7 @@ impl Line {
             order: Order::Partition,
             replay_safety: ReplaySafety::default(),
             dead_letter_topic: "".into(),
+            breaker: Breaker::new(BreakerSettings::default()),
             retry_topics: Vec::new(),
         }
     }
@@ -160,7 +165,9 @@ mod tests {
     use super::*;
 
     fn line(order: Order) -> Line {
-        Line::new("x.", "orders.v1".to_owned(), "point".to_owned(), order, ReplaySafety::Safe).unwrap()
+        let (topic, group, breaker) =
+            ("orders.v1".to_owned(), "point".to_owned(), BreakerSettings::default());
+        Line::new("x.", topic, group, order, ReplaySafety::Safe, breaker).unwrap()
     }
 
     #[test]

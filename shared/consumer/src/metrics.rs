@@ -8,7 +8,11 @@ use opentelemetry::{
     metrics::{Counter, Histogram, Meter},
 };
 
-use crate::status::{Inner, PartitionState, Status};
+use crate::{
+    breaker::BreakerPhase,
+    line::Line,
+    status::{Inner, PartitionState, Status},
+};
 
 /// Instrumentation scope.
 pub const METER: &str = "waybill.consumer";
@@ -29,6 +33,9 @@ pub const BUFFER_SIZE: &str = "waybill.consumer.buffer.size";
 /// Histogram: seconds between a record's due time and the batch that takes it, by retry topic.
 pub const RETRY_LATENESS: &str = "waybill.consumer.retry.lateness";
 
+/// Gauge: 1 for the `state` a subscription's flood breaker is in, `closed`, `open` or `stopped`, else 0.
+pub const BREAKER_STATE: &str = "waybill.consumer.breaker_state";
+
 /// The handler's effect committed.
 pub const DONE: &str = "done";
 /// The inbox knew the message: skipped.
@@ -46,6 +53,10 @@ pub const DATABASE: &str = "database";
 pub const DEAD_LETTER: &str = "dead_letter";
 /// A retry topic does not acknowledge.
 pub const RETRY_TOPIC: &str = "retry_topic";
+/// Most of what was tried lately failed transiently: one message at a time is tried.
+pub const BREAKER: &str = "breaker";
+/// Too many messages in a row failed for good: an operator must look and resume.
+pub const STOPPED: &str = "stopped";
 /// The topic of outcomes does not acknowledge.
 pub const OUTCOMES: &str = "outcomes";
 /// A schema is unknown; it may come with a deployment.
@@ -54,8 +65,8 @@ pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
 /// resumed, and stays reported until it moves.
 pub const STALLED: &str = "stalled";
 /// Every reason of [`PARTITION_BLOCKED`].
-pub const REASONS: [&str; 7] =
-    [TRANSIENT, DATABASE, DEAD_LETTER, RETRY_TOPIC, OUTCOMES, UNKNOWN_SCHEMA, STALLED];
+pub const REASONS: [&str; 9] =
+    [TRANSIENT, DATABASE, DEAD_LETTER, RETRY_TOPIC, OUTCOMES, UNKNOWN_SCHEMA, BREAKER, STOPPED, STALLED];
 
 /// Bounds that the conventions give for `messaging.process.duration`.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -132,6 +143,23 @@ pub(crate) fn observe(status: &Status) {
         let value = |reason| f64::from(blocked == Some(reason));
         REASONS.iter().map(|&reason| (value(reason), Some(KeyValue::new("reason", reason)))).collect()
     });
+}
+
+/// Registers the gauges of subscriptions, by source topic.
+pub(crate) fn observe_lines(lines: Vec<Weak<Line>>) {
+    let callback = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
+        for line in lines.iter().filter_map(Weak::upgrade) {
+            let now = line.breaker.state().phase;
+            for phase in [BreakerPhase::Closed, BreakerPhase::Open, BreakerPhase::Stopped] {
+                let state = KeyValue::new("state", phase.as_str());
+                let labels = [topic_of(&line.source), group_of(&line.consumer_group), state];
+                observer.observe(f64::from(phase == now), &labels);
+            }
+        }
+    };
+    let meter = global::meter(METER);
+    let gauge = meter.f64_observable_gauge(BREAKER_STATE).with_unit("{subscription}");
+    let _ = gauge.with_callback(callback).build();
 }
 
 type Readings = Vec<(f64, Option<KeyValue>)>;

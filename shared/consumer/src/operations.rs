@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{Blocked, ReplaySafety, Status, group::Route, store};
+use crate::{Blocked, ReplaySafety, Status, breaker::BreakerState, group::Route, store};
 
 /// Most messages of one [`check`](Operations::check).
 pub const MAX_CHECKED: usize = 500;
@@ -31,6 +31,8 @@ pub struct SubscriptionState {
     pub tiers: Vec<String>,
     /// Whether dead letters may be replayed.
     pub replay_safety: ReplaySafety,
+    /// The flood breaker of this process.
+    pub breaker: BreakerState,
     /// Partitions of this process that make no progress, retry and replay topics included.
     pub blocked: Vec<Blocked>,
 }
@@ -108,6 +110,7 @@ impl Operations {
                 order: line.order.name(),
                 tiers: line.tiers(),
                 replay_safety: line.replay_safety,
+                breaker: line.breaker.state(),
                 blocked: blocked.iter().filter(of_line).cloned().collect(),
             }
         };
@@ -143,6 +146,15 @@ impl Operations {
             }
         };
         Ok(messages.into_iter().map(checked).collect())
+    }
+
+    /// Lets a line run again that was stopped because too many messages failed for good in a row. `false`: it was not
+    /// stopped in this process.
+    ///
+    /// # Errors
+    /// No such subscription.
+    pub fn resume(&self, topic: &str, group: &str) -> Result<bool, OperationError> {
+        Ok(self.find(topic, group)?.line.breaker.resume())
     }
 
     fn find(&self, topic: &str, group: &str) -> Result<&Arc<Route>, OperationError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::{Error, Horizon, policy::delay_name};
+use crate::{Error, Horizon, breaker::BreakerSettings, policy::delay_name};
 
 /// Protocol between group members and broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,7 +63,9 @@ pub struct Settings {
     pub watchdog_interval: Duration,
     /// Shortest time between two offset commits of a group.
     pub commit_interval: Duration,
-    /// Local time limit of a dead letter's delivery; a failed one is sent again, without limit.
+    /// When a subscription stops publishing what fails.
+    pub breaker: BreakerSettings,
+    /// Local time limit of a redirected record's delivery; a failed one is sent again, without limit.
     pub dead_letter_timeout: Duration,
 }
 
@@ -92,6 +94,7 @@ impl Settings {
             retry_max: Duration::from_secs(30),
             watchdog_interval: Duration::from_secs(10),
             commit_interval: Duration::from_millis(50),
+            breaker: BreakerSettings::default(),
             dead_letter_timeout: Duration::from_secs(10),
         }
     }
@@ -109,7 +112,7 @@ impl Settings {
         if self.retry_min.is_zero() || self.retry_max < self.retry_min {
             return wrong("retry_min must not be 0 nor over retry_max");
         }
-        if let Some(problem) = self.horizon.problem() {
+        if let Some(problem) = self.horizon.problem().or(self.breaker.problem()) {
             return wrong(problem);
         }
         if self.drain_timeout * 2 > self.max_poll_interval {

@@ -15,6 +15,7 @@ use waybill_event::MessageId;
 
 use crate::{
     Message,
+    crash::{CRASH, CRASHES},
     line::{Again, Line},
     metrics::{self, Metrics},
     policy::Order,
@@ -97,6 +98,15 @@ pub(crate) struct Fallen {
     pub(crate) again: Option<Again>,
 }
 
+/// What is no longer in the list of messages.
+#[derive(Debug)]
+pub(crate) struct Left<'a> {
+    /// Leaves unhandled.
+    pub(crate) fallen: &'a mut Vec<Fallen>,
+    /// Offsets of what was handled, by this round.
+    pub(crate) done: &'a mut Vec<i64>,
+}
+
 /// How far a round came. Messages that are finished are no longer in the list; fallen ones are in the other.
 #[derive(Debug)]
 pub(crate) enum Round {
@@ -109,14 +119,13 @@ pub(crate) enum Round {
 }
 
 impl Runner {
-    /// Handles messages from the front of the list, at most `most` of them, until all are finished or the first one
-    /// left cannot be now. `fallen` receives those that leave unhandled; their place in the list is given up.
+    /// Handles messages from the front of the list until all are finished or the first one left cannot be now.
     pub(crate) async fn round<W: Work>(
         &self,
         line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        fallen: &mut Vec<Fallen>,
+        left: &mut Left<'_>,
         care: &mut Care,
     ) -> Round {
         self.drop_copies(messages);
@@ -126,7 +135,7 @@ impl Runner {
         let mut most = if std::mem::take(&mut care.held) { 1 } else { usize::MAX };
         let mut stopped: Option<Failed> = None;
         while !messages.is_empty() {
-            match self.step(line, work, messages, fallen, mode, most).await {
+            match self.step(line, work, messages, left, mode, most).await {
                 Ok(None) => match stopped.take() {
                     Some(failed) => return self.blocked(line, messages, failed, care),
                     None => most = usize::MAX,
@@ -187,31 +196,32 @@ impl Runner {
         line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
-        fallen: &mut Vec<Fallen>,
+        left: &mut Left<'_>,
         mode: Mode,
         most: usize,
     ) -> Result<Option<Failed>, Trouble> {
         let rest = messages.split_off(mode.limit().min(most).min(messages.len()));
         let chunk = match mode {
-            Mode::Fast => self.try_all(line, work, messages, fallen).await,
+            Mode::Fast => self.try_all(line, work, messages, left.fallen).await,
             Mode::Savepoints | Mode::Single => {
-                self.try_each(line, work, messages, fallen, mode == Mode::Single).await
+                self.try_each(line, work, messages, left.fallen, mode == Mode::Single).await
             }
         };
         let Ok(Chunk { verdicts, blocked }) = chunk else {
             messages.extend(rest);
             return chunk.map(|chunk| chunk.blocked);
         };
-        let left = messages.split_off(verdicts.len());
+        let behind = messages.split_off(verdicts.len());
         let mut done = Vec::with_capacity(verdicts.len());
         for (message, verdict) in std::mem::take(messages).into_iter().zip(verdicts) {
             match verdict {
                 None => done.push(message),
-                Some(verdict) => fallen.push(Fallen::of(&message, verdict)),
+                Some(verdict) => left.fallen.push(Fallen::of(&message, verdict)),
             }
         }
+        left.done.extend(done.iter().map(Message::offset));
         self.finish(work, done);
-        messages.extend(left);
+        messages.extend(behind);
         messages.extend(rest);
         Ok(blocked)
     }
@@ -246,6 +256,21 @@ impl Fallen {
             failed_at: Utc::now(),
             traceparent: failed.traceparent,
             again,
+        }
+    }
+
+    /// It has ended the process each time that it was begun.
+    pub(crate) fn crashed<E>(message: &Message<E>) -> Self {
+        Self {
+            record: Arc::clone(message.record()),
+            id: message.id,
+            attempt: message.attempt,
+            code: CRASH.to_owned(),
+            class: CRASH,
+            text: format!("the process ended {CRASHES} times while it was being handled"),
+            failed_at: Utc::now(),
+            traceparent: None,
+            again: None,
         }
     }
 

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Failure, Message,
+    breaker::Ruling,
     failure::is_connection_lost,
     line::Line,
     metrics,
@@ -43,6 +44,7 @@ impl Runner {
     ) -> Replayed {
         match self.try_replay(work, message, replay).await {
             Ok(ReplayClaim::Granted) => {
+                line.breaker.succeeded(1);
                 self.metrics.count(metrics::DONE, message.topic(), &self.group, 1);
                 Replayed::Resolved
             }
@@ -61,10 +63,14 @@ impl Runner {
                 if failed.failure.names_no_message() {
                     return Replayed::Held(failed);
                 }
-                let _ = line;
                 match failed.failure {
+                    // Not the breaker's: replays of one cause that is not repaired would stop the source.
                     Failure::Permanent(_) => fallen(message, PERMANENT, failed),
-                    Failure::Transient(_) => fallen(message, TRANSIENT, failed),
+                    // One attempt, but not while most of what is tried fails.
+                    Failure::Transient(_) => match line.breaker.failed_transiently(message.id.as_uuid()) {
+                        Ruling::Hold => Replayed::Held(failed),
+                        Ruling::Count => fallen(message, TRANSIENT, failed),
+                    },
                 }
             }
         }

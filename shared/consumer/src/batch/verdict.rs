@@ -7,6 +7,7 @@ use chrono::Utc;
 use super::{PANIC, PERMANENT, TRANSIENT};
 use crate::{
     Failure, Message,
+    breaker::Ruling,
     failure::is_connection_lost,
     line::{Again, Line},
     policy::Order,
@@ -62,6 +63,12 @@ impl Line {
         match (&failed.failure, &self.order) {
             (Failure::Permanent(_), _) => Ok(Verdict { class: PERMANENT, failed, again: None }),
             (Failure::Transient(_), Order::Partition) => Err(failed),
+            // Asked before anything is counted or published.
+            (Failure::Transient(_), _)
+                if self.breaker.failed_transiently(message.id.as_uuid()) == Ruling::Hold =>
+            {
+                Err(failed)
+            }
             (Failure::Transient(_), _) => {
                 let again = self.again(message.attempt, message.first_failed, Utc::now());
                 Ok(Verdict { class: TRANSIENT, failed, again })

@@ -10,6 +10,7 @@ use super::{Assignment, Engine, Place, RETRY_MAX, Stopped};
 use crate::{
     backoff::Backoff,
     batch::{DECODE, Fallen},
+    crash::CRASH,
     metrics,
     redirect::error_text,
     store,
@@ -72,6 +73,8 @@ impl Engine {
             store::already_dead(pool, group, &undecodable).await
         };
         let known = self.insist(place, metrics::DATABASE, look).await?;
+        let crashed: Vec<_> =
+            fallen.iter().filter(|fallen| fallen.class == CRASH).map(|fallen| fallen.id).collect();
         let count = fallen.len();
         let new = fallen.into_iter().filter(|fallen| !known.contains(&fallen.id.as_uuid()));
         let publishing: Vec<_> = new.map(|fallen| self.publish(fallen, place)).collect();
@@ -86,6 +89,9 @@ impl Engine {
         // Only after the acknowledgement: a `dead` row says that the dead letter is there.
         if !dead.is_empty() {
             self.insist(place, metrics::DATABASE, || store::mark_dead(pool, group, dead.clone())).await?;
+        }
+        for id in crashed {
+            self.ended(id, place).await?;
         }
         let metrics = &self.runner.metrics;
         let duplicates = count - published;

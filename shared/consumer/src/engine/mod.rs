@@ -4,17 +4,20 @@ mod bury;
 mod patience;
 mod pending;
 mod replay;
+mod turn;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use waybill_event::Event;
 
 use crate::{
     Message,
     backoff::Backoff,
-    batch::{Care, Round, Runner},
+    batch::{Care, Fallen, Left, Round, Runner},
+    breaker::BreakerPhase,
+    crash::{CrashCount, Gate, Mode, Verdict},
     line::{Kind, Line},
     metrics,
     record::Record,
@@ -38,6 +41,8 @@ pub(crate) struct Engine {
     pub(crate) outcomes: String,
     /// Batches in a transaction at the same time. Waiting here is no failure, unlike waiting for the pool.
     pub(crate) slots: Arc<Semaphore>,
+    /// Of the whole consumer: who handles a message that may end the process, handles it alone.
+    pub(crate) gate: Gate,
 }
 
 /// One assigned partition.
@@ -50,6 +55,9 @@ pub(crate) struct Place {
     pub(crate) stop: CancellationToken,
     /// Says that everything before this offset is finished.
     pub(crate) advance: Arc<dyn Fn(i64) + Send + Sync>,
+    /// The next offset to be read, as far as the broker has acknowledged it in this assignment; -1: nothing yet.
+    pub(crate) committed: Arc<dyn Fn() -> i64 + Send + Sync>,
+    pub(crate) crash: CrashCount,
 }
 
 impl Place {
@@ -104,14 +112,14 @@ impl Engine {
         }
         let kind = assignment.place.kind;
         let mut pending = Pending::<W::Event>::new(records, kind, &mut assignment.patience);
+        let mode = self.mode(pending.reached(), pending.end(), assignment).await?;
         let mut waits = Waits::new(&self.runner.settings);
         while !pending.is_empty() {
             state.set_oldest(pending.oldest());
-            let round = self.round(&work, &mut pending, assignment).await?;
+            let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
             // What the batch before left on its way comes first.
             self.burial_ended(assignment).await?;
             let oldest = pending.oldest();
-            let fallen = pending.take_fallen();
             if pending.is_empty() && !fallen.is_empty() {
                 state.unblock();
                 self.bury_aside(fallen, pending.end(), oldest, assignment);
@@ -134,26 +142,42 @@ impl Engine {
         Ok(())
     }
 
+    /// One turn. Returns also what leaves the partition.
     async fn round<W: Work>(
         &self,
         work: &W,
         pending: &mut Pending<W::Event>,
+        mode: Mode,
         assignment: &mut Assignment,
-    ) -> Result<Round, Stopped> {
-        let _slot = self.slot(&assignment.place).await?;
-        let (line, care) = (&assignment.place.line, &mut assignment.care);
-        let mut fallen = Vec::new();
-        let round = self.runner.round(line, work, &mut pending.messages, &mut fallen, care).await;
-        pending.fallen.extend(fallen);
-        Ok(round)
-    }
-
-    /// Leave for a transaction. Taken before `begin`: a revoked partition must not start another one.
-    async fn slot(&self, place: &Place) -> Result<SemaphorePermit<'_>, Stopped> {
-        match place.stop.run_until_cancelled(self.slots.acquire()).await {
-            Some(Ok(slot)) if !place.stop.is_cancelled() => Ok(slot),
-            _ => Err(Stopped),
+    ) -> Result<(Round, Vec<Fallen>), Stopped> {
+        let place = &assignment.place;
+        let turn = self.turn(mode, place).await?;
+        pending.let_go();
+        let rest = match pending.messages.len() {
+            2.. if turn.is_single() => pending.messages.split_off(1),
+            _ => Vec::new(),
+        };
+        let first = pending.messages.first().map(|first| first.id);
+        if let Some(first) = first {
+            turn.pass.tries(first.as_uuid());
         }
+        let suspect = first.filter(|_| mode == Mode::Suspect);
+        if let Some(id) = suspect
+            && self.begins(id, None, place).await? == Verdict::Crash
+        {
+            // Its crash count ends with the `dead` row.
+            pending.crashed();
+            pending.messages.extend(rest);
+            return Ok((Round::Clear, self.tell(pending, place)));
+        }
+        let (line, care) = (&place.line, &mut assignment.care);
+        let Pending { messages, fallen, done, .. } = pending;
+        let round = self.runner.round(line, work, messages, &mut Left { fallen, done }, care).await;
+        if let Some(id) = suspect {
+            self.ended(id, place).await?;
+        }
+        pending.messages.extend(rest);
+        Ok((round, self.tell(pending, place)))
     }
 }
 
@@ -182,6 +206,8 @@ fn obstacle<E: Event>(
     assignment: &mut Assignment,
 ) -> Option<Obstacle> {
     match round {
+        // The breaker spaces what is tried.
+        Round::Blocked(_) if assignment.place.line.breaker.state().phase != BreakerPhase::Closed => None,
         Round::Blocked(failed) => {
             let error = error_text(&format!("{:#}", failed.failure.error()));
             log_blocked(pending.messages.first(), &failed.failure.code(), &error);

@@ -18,6 +18,10 @@ pub(super) struct Pending<E> {
     pub(super) messages: Vec<Message<E>>,
     /// Undecodable ones and messages that leave, not yet published.
     pub(super) fallen: Vec<Fallen>,
+    /// Those of them that the breaker holds.
+    held: Vec<Fallen>,
+    /// Offsets of what was handled and is not told yet.
+    pub(super) done: Vec<i64>,
     /// From the first record with an unknown schema on.
     tail: Vec<Arc<Record>>,
     /// Everything before it is finished.
@@ -31,13 +35,22 @@ impl<E: Event> Pending<E> {
         let reached = records.first().map_or(0, |record| record.offset);
         let end = records.last().map_or(reached, |record| record.offset + 1);
         let tail = records.into_iter().map(Arc::new).collect();
-        let mut pending = Self { messages: Vec::new(), fallen: Vec::new(), tail, reached, end, kind };
+        let mut pending = Self {
+            messages: Vec::new(),
+            fallen: Vec::new(),
+            held: Vec::new(),
+            done: Vec::new(),
+            tail,
+            reached,
+            end,
+            kind,
+        };
         pending.decode(patience);
         pending
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.fallen.is_empty() && self.tail.is_empty()
+        self.messages.is_empty() && self.fallen.is_empty() && self.held.is_empty() && self.tail.is_empty()
     }
 
     /// Decodes the tail up to the next record whose schema is unknown and worth waiting for. Returns its error when
@@ -78,6 +91,37 @@ impl<E: Event> Pending<E> {
         moved.then_some(next)
     }
 
+    /// The first message left has ended the process too often to be begun again.
+    pub(super) fn crashed(&mut self) {
+        if !self.messages.is_empty() {
+            let message = self.messages.remove(0);
+            self.fallen.push(Fallen::crashed(&message));
+        }
+    }
+
+    /// Takes back what must not leave before the line runs again.
+    pub(super) fn put_back(&mut self, held: Vec<Fallen>) {
+        for fallen in held {
+            match fallen.record.decode::<E>() {
+                Ok(message) => {
+                    self.messages.push(message.after(fallen.record.hop(self.kind)));
+                }
+                Err(_) => self.held.push(fallen),
+            }
+        }
+        self.messages.sort_by_key(Message::offset);
+    }
+
+    /// The line runs again: what cannot be decoded may leave after all.
+    pub(super) fn let_go(&mut self) {
+        self.fallen.append(&mut self.held);
+    }
+
+    /// The first offset that is not finished.
+    pub(super) const fn reached(&self) -> i64 {
+        self.reached
+    }
+
     /// Behind the last record.
     pub(super) const fn end(&self) -> i64 {
         self.end
@@ -93,7 +137,8 @@ impl<E: Event> Pending<E> {
     fn next(&self) -> i64 {
         let message = self.messages.first().map(Message::offset);
         let tail = self.tail.first().map(|record| record.offset);
-        message.or(tail).unwrap_or(self.end)
+        let held = self.held.iter().map(|fallen| fallen.record.offset).min();
+        message.or(tail).into_iter().chain(held).min().unwrap_or(self.end)
     }
 }
 

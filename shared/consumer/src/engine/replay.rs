@@ -10,6 +10,8 @@ use super::{Assignment, Engine, Place, Stopped, Waits};
 use crate::{
     Message,
     batch::{Fallen, Replayed},
+    breaker::BreakerPhase,
+    crash::{Mode, Verdict},
     metrics,
     policy::ReplaySafety,
     record::Record,
@@ -26,10 +28,12 @@ impl Engine {
         assignment: &mut Assignment,
     ) -> Result<(), Stopped> {
         let state = Arc::clone(&assignment.place.state);
+        let (first, last) = (records.first().map_or(0, |r| r.offset), records.last().map_or(0, |r| r.offset));
+        let mode = self.mode(first, last + 1, assignment).await?;
         for record in records {
             let (next, record) = (record.offset + 1, Arc::new(record));
             state.set_oldest(record.timestamp_ms);
-            let fallen = self.replay(work, &record, assignment).await?;
+            let fallen = self.replay(work, &record, mode, assignment).await?;
             // A dead letter again is acknowledged, an outcome told, before the offset moves: a crash in between
             // repeats either, under the same ids.
             self.bury(fallen.into_iter().collect(), &assignment.place).await?;
@@ -44,6 +48,7 @@ impl Engine {
         &self,
         work: &W,
         record: &Arc<Record>,
+        mode: Mode,
         assignment: &mut Assignment,
     ) -> Result<Option<Fallen>, Stopped> {
         let message = match self.decode::<W::Event>(record, assignment).await? {
@@ -57,9 +62,17 @@ impl Engine {
         let replay = replay_id(record);
         let mut waits = Waits::new(&self.runner.settings);
         loop {
-            let slot = self.slot(place).await?;
+            let turn = self.turn(mode, place).await?;
+            turn.pass.tries(message.id.as_uuid());
+            if mode == Mode::Suspect && self.begins(message.id, Some(replay), place).await? == Verdict::Crash
+            {
+                return Ok(Some(Fallen::crashed(&message)));
+            }
             let replayed = self.runner.replay(&place.line, work, &message, replay).await;
-            drop(slot);
+            if mode == Mode::Suspect {
+                self.ended(message.id, place).await?;
+            }
+            drop(turn);
             let (reason, error) = match replayed {
                 Replayed::Resolved => {
                     self.report(&message, replay, kind::RESOLVED, place).await?;
@@ -70,6 +83,8 @@ impl Engine {
                     return Ok(None);
                 }
                 Replayed::Failed(fallen) => return Ok(Some(*fallen)),
+                // The breaker spaces what is tried.
+                Replayed::Held(_) if place.line.breaker.state().phase != BreakerPhase::Closed => continue,
                 Replayed::Held(failed) => (metrics::TRANSIENT, format!("{:#}", failed.failure.error())),
                 Replayed::Fault(error) => (metrics::DATABASE, format!("{error:#}")),
             };

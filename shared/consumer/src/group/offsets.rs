@@ -51,6 +51,13 @@ impl Offsets {
         }
     }
 
+    /// What the broker has acknowledged in this assignment; -1: nothing yet.
+    pub(super) fn acknowledged(&self, key: &Key, epoch: u64) -> i64 {
+        let positions = self.lock();
+        let position = positions.get(key).filter(|position| position.epoch == epoch);
+        position.map_or(NOTHING, |position| position.committed)
+    }
+
     pub(super) fn is_dirty(&self) -> bool {
         self.lock().values().any(|position| position.finished > position.committed)
     }

@@ -9,15 +9,16 @@ use std::{
 use chrono::Utc;
 use futures::FutureExt;
 use rdkafka::{TopicPartitionList, consumer::Consumer as _};
+use sqlx::PgPool;
 use tokio::{
     sync::mpsc,
-    task::JoinHandle,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Client, Key};
 use crate::{
+    crash::CrashCount,
     engine::{Assignment, Engine},
     lane::Lane,
     line::Kind,
@@ -30,6 +31,9 @@ use crate::{
 
 /// How long the end of a buffer is looked at for more before the batch closes.
 const LULL: Duration = Duration::from_millis(1);
+
+/// How long the crash count's last statement is waited for.
+const CLEAN_END: Duration = Duration::from_secs(2);
 
 /// How long the request is waited for that wakes the client's thread; its answer is not needed.
 const WAKE: Duration = Duration::from_millis(200);
@@ -51,7 +55,10 @@ pub(super) struct Partition {
     records: mpsc::UnboundedSender<Arrived>,
     kind: Kind,
     stop: CancellationToken,
-    worker: JoinHandle<()>,
+    /// Ends with its partition: a worker that nobody waits for must not go on.
+    worker: AbortOnDropHandle<()>,
+    crash: CrashCount,
+    pool: PgPool,
 }
 
 /// A record and, on a retry topic, when it may be handled. The wait is fixed when the record arrives: those behind it
@@ -87,6 +94,7 @@ impl Partition {
         let settings = Arc::clone(&engine.runner.settings);
         let (state, stop) = (Arc::clone(&assignment.place.state), assignment.place.stop.clone());
         let kind = assignment.place.kind;
+        let (crash, pool) = (assignment.place.crash.clone(), engine.runner.pool.clone());
         let mut intake = Intake {
             key: key.clone(),
             kind,
@@ -98,7 +106,7 @@ impl Partition {
             report: report.clone(),
             stop: stop.clone(),
         };
-        let worker = tokio::spawn(async move {
+        let worker = AbortOnDropHandle::new(tokio::spawn(async move {
             let work = async {
                 while let Some(batch) = intake.batch().await {
                     if lane.process(&engine, batch, &mut assignment).await.is_err() {
@@ -111,8 +119,8 @@ impl Partition {
             if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
                 let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));
             }
-        });
-        Self { key, state, settings, records, kind, stop, worker }
+        }));
+        Self { key, state, settings, records, kind, stop, worker, crash, pool }
     }
 
     /// Buffers a record; pauses the partition when the buffer is full.
@@ -196,16 +204,27 @@ impl Partition {
         self.stop.cancel();
         if timeout_at(deadline, &mut self.worker).await.is_err() {
             tracing::warn!(partition = ?self.state, "batch did not end in time and is rolled back");
-            self.abort().await;
+            self.worker.abort();
+            let _ = (&mut self.worker).await;
+        }
+        self.lives().await;
+    }
+
+    /// Whatever became of the batch, it was no crash. Without the database the start counts as one: harmless, unless
+    /// two real ones follow at the same offset.
+    async fn lives(&self) {
+        if let Ok(Err(error)) = timeout(CLEAN_END, self.crash.clean_end(&self.pool)).await {
+            tracing::debug!(partition = ?self.state, %error, "the crash count keeps this start");
         }
     }
 
     /// Ends the worker at its next await; the transaction is rolled back.
-    pub(super) async fn abort(self) {
+    pub(super) async fn abort(mut self) {
         self.stop.cancel();
         self.worker.abort();
         // Cancelled or panicked: it has ended, which is all that matters here.
-        let _ = self.worker.await;
+        let _ = (&mut self.worker).await;
+        self.lives().await;
     }
 
     fn list(&self) -> TopicPartitionList {

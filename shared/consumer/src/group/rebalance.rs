@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Key, Member, Partition, Rebalance, Route};
 use crate::{
+    crash::CrashCount,
     engine::{Assignment, Patience, Place},
     status::{PartitionState, Status},
 };
@@ -55,12 +56,15 @@ impl Member {
         let epoch = self.offsets.assign(key.clone());
         self.revoked.remove(&key);
         let (offsets, of) = (Arc::clone(&self.offsets), key.clone());
+        let (known, asked) = (Arc::clone(&self.offsets), key.clone());
         let place = Place {
             state,
             line: Arc::clone(&route.line),
             kind: *kind,
             stop: CancellationToken::new(),
             advance: Arc::new(move |next| offsets.finished(&of, epoch, next)),
+            committed: Arc::new(move || known.acknowledged(&asked, epoch)),
+            crash: CrashCount::new(self.group.as_str(), topic, partition),
         };
         let assignment = Assignment::new(place, Patience::new(self.settings.schema_patience));
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&route.lane));

@@ -8,6 +8,7 @@ mod crash_count;
 mod dead_letters;
 mod delivery;
 mod examples;
+mod floods;
 mod harness;
 mod horizon;
 mod measured;
