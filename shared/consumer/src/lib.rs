@@ -48,6 +48,8 @@ mod line;
 mod message;
 pub mod metrics;
 mod operations;
+#[allow(dead_code, unused_imports, reason = "its callers come with the subscription's order")]
+pub mod park;
 mod policy;
 mod record;
 mod redirect;

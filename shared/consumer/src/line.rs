@@ -14,7 +14,7 @@ use crate::{
 /// Bounds of the jitter of a due time: within one retry topic the delay is fixed, and a record that is due later holds
 /// up those behind it. Spreading what failed together over a tenth of the delay, at most half a second, keeps that
 /// lateness bounded.
-const JITTER_SHARE: u32 = 10;
+pub(crate) const JITTER_SHARE: u32 = 10;
 pub(crate) const JITTER_MAX: Duration = Duration::from_millis(500);
 
 /// What kind of topic of a subscription a partition belongs to.

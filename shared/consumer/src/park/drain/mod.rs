@@ -1,0 +1,143 @@
+//! Draining: due keys side by side, each head in a transaction of its own.
+
+mod aside;
+mod head;
+mod judge;
+mod outside;
+mod step;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt, future::FutureExt, stream::FuturesUnordered};
+use sqlx::PgPool;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{settings::ParkSettings, store};
+use crate::{
+    metrics::Metrics,
+    redirect::error_text,
+    settings::Settings,
+    work::{Around, Work},
+};
+pub(crate) use outside::{Outside, Told};
+use step::Step;
+
+/// Keys looked up at once, for each that is drained at once.
+const AHEAD: usize = 4;
+/// Longest pause after the database has failed.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Before a head is looked at again that failed by nobody's fault, or whose dead letter was refused.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Drains the park of one subscription. Every instance runs one, whatever partitions it owns.
+pub(crate) struct Drainer<W, O> {
+    pub(crate) pool: PgPool,
+    /// With prefix, as in the inbox.
+    pub(crate) group: String,
+    /// Source topic, with prefix.
+    pub(crate) topic: Arc<str>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) park: ParkSettings,
+    pub(crate) metrics: Metrics,
+    pub(crate) work: W,
+    pub(crate) outside: O,
+    /// Notified by whoever has parked something, or has released a key.
+    pub(crate) wake: Arc<Notify>,
+}
+
+/// How a key's turn ended.
+enum Turn {
+    /// It has nothing to do now.
+    Rests,
+    /// It may have more to do.
+    Goes,
+    /// The database failed.
+    Failed(anyhow::Error),
+}
+
+impl<W: Work, O: Outside> Drainer<W, O> {
+    /// Drains until it is stopped; heads under way are then finished. Never fails: it waits for a database that is
+    /// away.
+    pub(crate) async fn run(&self, stop: &CancellationToken) {
+        let parallel = self.park.parallel.max(1);
+        let mut running = FuturesUnordered::new();
+        let mut busy: HashSet<i64> = HashSet::new();
+        let mut queue: VecDeque<i64> = VecDeque::new();
+        let mut look_at = Instant::now();
+        loop {
+            while running.len() < parallel
+                && let Some(key) = queue.pop_front()
+            {
+                busy.insert(key);
+                running.push(self.turn(key, stop).map(move |turn| (key, turn)).boxed());
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some((key, turn)) = running.next() => {
+                    busy.remove(&key);
+                    match turn {
+                        Turn::Rests => {}
+                        Turn::Goes => look_at = Instant::now(),
+                        Turn::Failed(error) => {
+                            queue.clear();
+                            look_at = Instant::now() + self.failed(&error);
+                        }
+                    }
+                }
+                // With room, the queue is empty: what was looked up is worked off before the next look.
+                () = self.time_to_look(look_at), if running.len() < parallel => {
+                    let except: Vec<i64> = busy.iter().copied().collect();
+                    let most = i64::try_from(parallel * AHEAD).unwrap_or(i64::MAX);
+                    let pause = match store::due(&self.pool, &self.group, &self.topic, &except, most).await {
+                        Ok((keys, any)) => {
+                            queue = keys.into();
+                            if any { self.park.poll } else { self.park.idle_poll }
+                        }
+                        Err(error) => self.failed(&error.into()),
+                    };
+                    look_at = Instant::now() + pause;
+                }
+            }
+        }
+        while running.next().await.is_some() {}
+    }
+
+    async fn time_to_look(&self, at: Instant) {
+        let _ = tokio::time::timeout_at(at, self.wake.notified()).await;
+    }
+
+    fn failed(&self, error: &anyhow::Error) -> Duration {
+        let error = error_text(&format!("{error:#}"));
+        tracing::warn!(group = self.group, topic = &*self.topic, error, "park: database failed");
+        let most = self.settings.retry_max.min(PAUSE_MAX).max(self.settings.retry_min);
+        rand::random_range(self.settings.retry_min..=most)
+    }
+
+    /// Heads of one key, one after the other.
+    async fn turn(&self, key: i64, stop: &CancellationToken) -> Turn {
+        let mut panicked = None;
+        for _ in 0..self.park.turn.max(1) {
+            // Before a connection is taken: who waits here holds nothing that others need.
+            let Some(pass) = stop.run_until_cancelled(self.outside.admit()).await else {
+                return Turn::Rests;
+            };
+            match self.step(key, panicked.take(), &pass).await {
+                Ok(Step::Next) => {}
+                Ok(Step::Panicked(position)) => panicked = Some(position),
+                Ok(Step::Rest) => return Turn::Rests,
+                Err(error) => return Turn::Failed(error),
+            }
+        }
+        Turn::Goes
+    }
+
+    fn around(&self) -> Around<'_> {
+        Around { group: &self.group, metrics: &self.metrics }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the drainer asks of the rest of the runtime.
+
+use uuid::Uuid;
+use waybill_event::{MessageId, TraceContext};
+
+use crate::{Failure, batch::Fallen};
+
+/// The outcome of a replay, to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) message_id: MessageId,
+    pub(crate) replay_id: Uuid,
+    /// `resolved` or `already_processed`.
+    pub(crate) outcome: String,
+    /// Of the replayed message.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// Publishing, and the breaker.
+///
+/// Both publications may come twice for one message, also from two instances, when a lease runs out or a process ends
+/// in between: they carry the same ids, the console counts a dead letter by its id and merges outcomes by rank.
+pub(crate) trait Outside: Send + Sync {
+    /// Publishes a dead letter and returns once it is acknowledged. One try, shorter than
+    /// [`ParkSettings::lease`](super::super::ParkSettings): the drainer comes again after a second.
+    fn bury(&self, dead: &Fallen) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Publishes the outcome of a replay and returns once it is acknowledged; else as [`bury`](Self::bury).
+    fn report(&self, told: &Told) -> impl Future<Output = anyhow::Result<()>> + Send;
+
+    /// Leave to work on one head, held until its outcome is told. It is asked for before a connection is taken, and
+    /// may be waited for as long as the breaker wants; stopping the drainer ends the wait.
+    type Pass: Send + Sync;
+
+    /// Waits for leave: the breaker, the gate of the process.
+    fn admit(&self) -> impl Future<Output = Self::Pass> + Send;
+
+    /// Names the head before it is handled. `false`: it has ended the process each time it was, so it is dead, as
+    /// `crash`.
+    fn begin(&self, pass: &Self::Pass, id: MessageId) -> impl Future<Output = anyhow::Result<bool>> + Send {
+        let _ = (pass, id);
+        async { Ok(true) }
+    }
+
+    /// The head that was begun has ended, however.
+    fn end(&self, id: MessageId) -> impl Future<Output = anyhow::Result<()>> + Send {
+        let _ = id;
+        async { Ok(()) }
+    }
+
+    /// Hears how a head was handled (`None`: done), and says whether a failure counts. If not, nothing is published, no
+    /// attempt is counted, and the head is tried again later.
+    fn tried(&self, id: MessageId, replay: bool, failure: Option<&Failure>) -> bool;
+}
