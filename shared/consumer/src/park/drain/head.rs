@@ -5,9 +5,9 @@ use std::sync::Arc;
 use chrono::Utc;
 use waybill_event::{Headers, MessageId, headers as names, time::ce_time};
 
-use super::judge::CRASH;
 use crate::{
     batch::{DECODE, Fallen, PANIC, PERMANENT, TRANSIENT},
+    crash::CRASH,
     park::{
         headers,
         store::{Head, KeyRow},

@@ -9,6 +9,7 @@ use super::{Drainer, Outside, SOON, step::Step};
 use crate::{
     Failure,
     batch::{Fallen, PANIC, PERMANENT, TRANSIENT},
+    crash::CRASH,
     metrics,
     park::{
         settings::interval,
@@ -19,9 +20,6 @@ use crate::{
     store::Lease,
     work::{Failed, Work},
 };
-
-/// Class and code of a message that ends the process.
-pub(super) const CRASH: &str = "crash";
 
 impl<W: Work, O: Outside> Drainer<W, O> {
     /// What a failure means, written down; the dead letter when it was the last.
@@ -92,18 +90,22 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         failed: &Failed,
         before: Option<i64>,
     ) -> anyhow::Result<Step> {
-        if head.replay_id.is_none() && before != Some(head.position) {
-            return Ok(Step::Panicked(head.position));
-        }
         let mut lease = Lease::acquire(&self.pool).await?;
         let mut tx = lease.begin(&self.settings).await?;
-        let locked = store::lock(&mut tx, key.id).await?;
+        // The connection that was closed may hold the key a little longer: it is waited for, else this would look as
+        // if another instance had it, and the panic be forgotten.
+        let locked = store::wait(&mut tx, key.id).await?;
         let still =
             store::head(&mut tx, key.id).await?.filter(|now| now.position == head.position && !now.dead);
-        if locked.is_none() || still.is_none() {
+        if !locked || still.is_none() {
             tx.commit().await?;
             lease.release();
             return Ok(Step::Rest);
+        }
+        if head.replay_id.is_none() && before != Some(head.position) {
+            tx.commit().await?;
+            lease.release();
+            return Ok(Step::Panicked(head.position));
         }
         if !self.counts(head, &failed.failure) {
             store::hold(&mut tx, key.id, head, interval(SOON)).await?;

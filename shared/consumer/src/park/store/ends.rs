@@ -184,9 +184,7 @@ pub(crate) async fn buried(
     head: &Head,
     state: &str,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query!("select id from messaging.parked_key where id = $1 for no key update", key)
-        .fetch_optional(&mut *tx)
-        .await?;
+    super::wait(&mut *tx, key).await?;
     sqlx::query!(
         "with mark as (
              insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)

@@ -111,6 +111,12 @@ pub(crate) async fn lock(tx: &mut PgConnection, id: i64) -> Result<Option<KeyRow
     .await
 }
 
+/// Takes the key and waits for it. False when it is gone.
+pub(crate) async fn wait(tx: &mut PgConnection, id: i64) -> Result<bool, sqlx::Error> {
+    let locked = sqlx::query!("select id from messaging.parked_key where id = $1 for no key update", id);
+    Ok(locked.fetch_optional(tx).await?.is_some())
+}
+
 /// The head of a key. A statement behind [`lock`], because one statement with it would see the messages as they were
 /// before the lock: also a head that another drainer has just finished.
 pub(crate) async fn head(tx: &mut PgConnection, key: i64) -> Result<Option<Head>, sqlx::Error> {
