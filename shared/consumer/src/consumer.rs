@@ -148,8 +148,7 @@ impl Builder {
             .map_err(|source| Error::Client { name: "redirected records".to_owned(), source })?;
         let mut groups: BTreeMap<String, Vec<Arc<Route>>> = BTreeMap::new();
         for Subscribed { topic, group, order, replay_safety, lane } in self.subscriptions {
-            let (prefix, breaker) = (&settings.topic_prefix, settings.breaker.clone());
-            let line = Line::new(prefix, topic, group, order, replay_safety, breaker)?;
+            let line = Line::new(topic, group, order, replay_safety, &settings)?;
             let routes = groups.entry(line.consumer_group.to_string()).or_default();
             if routes.iter().any(|route| route.line.topic == line.topic) {
                 let (group, topic) = (line.group, line.topic);

@@ -3,10 +3,13 @@
 use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     BatchHandler, Handler,
     engine::{Assignment, Engine, Stopped},
+    line::Line,
+    park::ParkSettings,
     policy::{AfterDead, Order, ReplaySafety, RetryPolicy},
     record::{self, Record},
     work::{Each, Whole},
@@ -100,6 +103,15 @@ pub(crate) trait Lane: Send + Sync {
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>>;
 
+    /// Drains what is parked, until it is stopped.
+    fn drain<'a>(
+        &'a self,
+        engine: &'a Arc<Engine>,
+        line: &'a Arc<Line>,
+        park: ParkSettings,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, ()>;
+
     /// Whether this release can read a value; the stable code when not.
     fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str>;
 }
@@ -117,6 +129,16 @@ impl<H: Handler> Lane for EachLane<H> {
         Box::pin(engine.process(Each(&self.0), records, assignment))
     }
 
+    fn drain<'a>(
+        &'a self,
+        engine: &'a Arc<Engine>,
+        line: &'a Arc<Line>,
+        park: ParkSettings,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(engine.drain(Each(&self.0), line, park, stop))
+    }
+
     fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str> {
         record::decode_value::<H::Event>(value).map(drop).map_err(|error| error.code)
     }
@@ -130,6 +152,16 @@ impl<H: BatchHandler> Lane for WholeLane<H> {
         assignment: &'a mut Assignment,
     ) -> BoxFuture<'a, Result<(), Stopped>> {
         Box::pin(engine.process(Whole(&self.0), records, assignment))
+    }
+
+    fn drain<'a>(
+        &'a self,
+        engine: &'a Arc<Engine>,
+        line: &'a Arc<Line>,
+        park: ParkSettings,
+        stop: &'a CancellationToken,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(engine.drain(Whole(&self.0), line, park, stop))
     }
 
     fn decodes(&self, value: Option<&[u8]>) -> Result<(), &'static str> {

@@ -34,7 +34,7 @@
 
 mod backoff;
 mod batch;
-pub mod breaker;
+mod breaker;
 mod consumer;
 pub mod crash;
 mod engine;
@@ -48,8 +48,7 @@ mod line;
 mod message;
 pub mod metrics;
 mod operations;
-#[allow(dead_code, unused_imports, reason = "its callers come with the subscription's order")]
-pub mod park;
+mod park;
 mod policy;
 mod record;
 mod redirect;
@@ -69,6 +68,7 @@ pub use message::Message;
 pub use operations::{
     Check, Checked, InboxState, MAX_CHECKED, OperationError, Operations, SubscriptionState,
 };
+pub use park::{ParkSettings, ParkedGauge, ParkedKey};
 pub use policy::{AfterDead, ReplaySafety, RetryPolicy};
 pub use redirect::VALUE_BYTES;
 pub use settings::{GroupProtocol, Settings, dead_letter_topic, replay_topic, retry_topic};

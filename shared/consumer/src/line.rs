@@ -1,14 +1,19 @@
 //! A subscription at run time: what its source, its retry topics, its replay topic and its park have in common.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::Notify;
 
 use crate::{
     Error,
     breaker::{Breaker, BreakerSettings},
+    park::{ParkSettings, ParkedGauge, Room},
     policy::{Order, ReplaySafety, RetryPolicy, delay_name, parse_delay},
-    settings::{dead_letter_topic, retry_topic},
+    settings::{Settings, dead_letter_topic, retry_topic},
 };
 
 /// Bounds of the jitter of a due time: within one retry topic the delay is fixed, and a record that is due later holds
@@ -40,6 +45,13 @@ pub(crate) struct Line {
     pub(crate) replay_safety: ReplaySafety,
     pub(crate) dead_letter_topic: Arc<str>,
     pub(crate) breaker: Arc<Breaker>,
+    /// Where keys are ordered: how they are parked.
+    pub(crate) park: Option<ParkSettings>,
+    pub(crate) room: Room,
+    /// What is parked, as counted last.
+    pub(crate) parked: Mutex<Option<ParkedGauge>>,
+    /// Wakes the drainer.
+    pub(crate) wake: Arc<Notify>,
     /// Names of the retry topics, in the order of the policy's tiers.
     retry_topics: Vec<Arc<str>>,
 }
@@ -53,13 +65,13 @@ pub(crate) struct Again {
 
 impl Line {
     pub(crate) fn new(
-        prefix: &str,
         topic: String,
         group: String,
         order: Order,
         replay_safety: ReplaySafety,
-        breaker: BreakerSettings,
+        settings: &Settings,
     ) -> Result<Self, Error> {
+        let prefix = settings.topic_prefix.as_str();
         check_name("topic", &topic, true)?;
         // With a dot, two subscriptions could share the name of a retry or dead-letter topic.
         check_name("group", &group, false)?;
@@ -74,7 +86,18 @@ impl Line {
             consumer_group: format!("{prefix}{group}").into(),
             retry_topics: retry_topics.collect(),
             dead_letter_topic: dead_letter_topic(prefix, &topic, &group).into(),
-            breaker: Breaker::new(breaker),
+            breaker: Breaker::new(settings.breaker.clone()),
+            park: match &order {
+                Order::Key(retry, after_dead) => Some(ParkSettings {
+                    retry: retry.clone(),
+                    after_dead: *after_dead,
+                    ..settings.park.clone()
+                }),
+                Order::Partition | Order::None(_) => None,
+            },
+            room: Room::default(),
+            parked: Mutex::default(),
+            wake: Arc::default(),
             topic,
             group,
             order,
@@ -93,6 +116,10 @@ impl Line {
             replay_safety: ReplaySafety::default(),
             dead_letter_topic: "".into(),
             breaker: Breaker::new(BreakerSettings::default()),
+            park: None,
+            room: Room::default(),
+            parked: Mutex::default(),
+            wake: Arc::default(),
             retry_topics: Vec::new(),
         }
     }
@@ -131,6 +158,14 @@ impl Line {
         Some(Again { topic: Arc::clone(&self.retry_topics[topic]), due })
     }
 
+    /// How its park is drained, whether or not it still parks.
+    pub(crate) fn drained_with(&self) -> ParkSettings {
+        self.park.clone().unwrap_or_else(|| {
+            let retry = self.order.policy().cloned().unwrap_or_default();
+            ParkSettings { retry, ..ParkSettings::default() }
+        })
+    }
+
     /// Names of the delays that are configured.
     pub(crate) fn tiers(&self) -> Vec<String> {
         self.order
@@ -165,9 +200,8 @@ mod tests {
     use super::*;
 
     fn line(order: Order) -> Line {
-        let (topic, group, breaker) =
-            ("orders.v1".to_owned(), "point".to_owned(), BreakerSettings::default());
-        Line::new("x.", topic, group, order, ReplaySafety::Safe, breaker).unwrap()
+        let (topic, group) = ("orders.v1".to_owned(), "point".to_owned());
+        Line::new(topic, group, order, ReplaySafety::Safe, &Settings::new(Vec::new(), "x.")).unwrap()
     }
 
     #[test]

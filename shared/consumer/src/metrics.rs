@@ -1,6 +1,6 @@
 //! Names of the metrics and the instruments behind them.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{Arc, PoisonError, Weak, atomic::Ordering};
 
 use chrono::Utc;
 use opentelemetry::{
@@ -11,6 +11,7 @@ use opentelemetry::{
 use crate::{
     breaker::BreakerPhase,
     line::Line,
+    park::ParkedGauge,
     status::{Inner, PartitionState, Status},
 };
 
@@ -36,6 +37,15 @@ pub const RETRY_LATENESS: &str = "waybill.consumer.retry.lateness";
 /// Gauge: 1 for the `state` a subscription's flood breaker is in, `closed`, `open` or `stopped`, else 0.
 pub const BREAKER_STATE: &str = "waybill.consumer.breaker_state";
 
+/// Gauge: keys that are parked, by source topic.
+pub const PARKED_KEYS: &str = "waybill.consumer.parked.keys";
+/// Gauge: messages that are parked.
+pub const PARKED_MESSAGES: &str = "waybill.consumer.parked.messages";
+/// Gauge: parked keys that wait for an operator.
+pub const PARKED_BLOCKED: &str = "waybill.consumer.parked.blocked";
+/// Gauge: seconds since the longest parked key was parked; 0 when there is none.
+pub const PARKED_OLDEST_AGE: &str = "waybill.consumer.parked.oldest.age";
+
 /// The handler's effect committed.
 pub const DONE: &str = "done";
 /// The inbox knew the message: skipped.
@@ -57,6 +67,8 @@ pub const RETRY_TOPIC: &str = "retry_topic";
 pub const BREAKER: &str = "breaker";
 /// Too many messages in a row failed for good: an operator must look and resume.
 pub const STOPPED: &str = "stopped";
+/// Too much is parked.
+pub const PARK_FULL: &str = "park_full";
 /// The topic of outcomes does not acknowledge.
 pub const OUTCOMES: &str = "outcomes";
 /// A schema is unknown; it may come with a deployment.
@@ -65,8 +77,18 @@ pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
 /// resumed, and stays reported until it moves.
 pub const STALLED: &str = "stalled";
 /// Every reason of [`PARTITION_BLOCKED`].
-pub const REASONS: [&str; 9] =
-    [TRANSIENT, DATABASE, DEAD_LETTER, RETRY_TOPIC, OUTCOMES, UNKNOWN_SCHEMA, BREAKER, STOPPED, STALLED];
+pub const REASONS: [&str; 10] = [
+    TRANSIENT,
+    DATABASE,
+    DEAD_LETTER,
+    RETRY_TOPIC,
+    OUTCOMES,
+    UNKNOWN_SCHEMA,
+    BREAKER,
+    STOPPED,
+    PARK_FULL,
+    STALLED,
+];
 
 /// Bounds that the conventions give for `messaging.process.duration`.
 const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
@@ -147,19 +169,44 @@ pub(crate) fn observe(status: &Status) {
 
 /// Registers the gauges of subscriptions, by source topic.
 pub(crate) fn observe_lines(lines: Vec<Weak<Line>>) {
+    let meter = global::meter(METER);
+    of_lines(&meter, BREAKER_STATE, "{subscription}", lines.clone(), |line| {
+        let now = line.breaker.state().phase;
+        let phases = [BreakerPhase::Closed, BreakerPhase::Open, BreakerPhase::Stopped];
+        let reading =
+            |phase| (f64::from(phase == now), Some(KeyValue::new("state", BreakerPhase::as_str(phase))));
+        phases.map(reading).to_vec()
+    });
+    // Counted in the database, by every instance alike: the largest is the newest, not the sum.
+    let parked = |name, unit, read: fn(&ParkedGauge) -> f64| {
+        of_lines(&meter, name, unit, lines.clone(), move |line| {
+            let parked = line.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            parked.iter().map(|gauge| (read(gauge), None)).collect()
+        });
+    };
+    parked(PARKED_KEYS, "{key}", |gauge| gauge.keys as f64);
+    parked(PARKED_MESSAGES, "{message}", |gauge| gauge.messages as f64);
+    parked(PARKED_BLOCKED, "{key}", |gauge| gauge.blocked as f64);
+    parked(PARKED_OLDEST_AGE, "s", |gauge| gauge.oldest_seconds);
+}
+
+fn of_lines(
+    meter: &Meter,
+    name: &'static str,
+    unit: &'static str,
+    lines: Vec<Weak<Line>>,
+    read: impl Fn(&Line) -> Readings + Send + Sync + 'static,
+) {
     let callback = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
         for line in lines.iter().filter_map(Weak::upgrade) {
-            let now = line.breaker.state().phase;
-            for phase in [BreakerPhase::Closed, BreakerPhase::Open, BreakerPhase::Stopped] {
-                let state = KeyValue::new("state", phase.as_str());
-                let labels = [topic_of(&line.source), group_of(&line.consumer_group), state];
-                observer.observe(f64::from(phase == now), &labels);
+            for (value, extra) in read(&line) {
+                let mut labels = vec![topic_of(&line.source), group_of(&line.consumer_group)];
+                labels.extend(extra);
+                observer.observe(value, &labels);
             }
         }
     };
-    let meter = global::meter(METER);
-    let gauge = meter.f64_observable_gauge(BREAKER_STATE).with_unit("{subscription}");
-    let _ = gauge.with_callback(callback).build();
+    let _ = meter.f64_observable_gauge(name).with_unit(unit).with_callback(callback).build();
 }
 
 type Readings = Vec<(f64, Option<KeyValue>)>;

@@ -1,11 +1,21 @@
 //! What operators ask of a consumer and tell it, while it runs.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, PoisonError},
+};
 
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::{Blocked, ReplaySafety, Status, breaker::BreakerState, group::Route, store};
+use crate::{
+    Blocked, ReplaySafety, Status,
+    breaker::BreakerState,
+    group::Route,
+    park::{self, ParkedGauge, ParkedKey},
+    store,
+};
 
 /// Most messages of one [`check`](Operations::check).
 pub const MAX_CHECKED: usize = 500;
@@ -19,7 +29,7 @@ pub struct Operations {
 }
 
 /// A subscription as operators see it. Names are without the installation's prefix.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SubscriptionState {
     /// Source topic.
     pub topic: String,
@@ -33,6 +43,8 @@ pub struct SubscriptionState {
     pub replay_safety: ReplaySafety,
     /// The flood breaker of this process.
     pub breaker: BreakerState,
+    /// What is parked where keys are ordered, counted every few seconds; `None` elsewhere, and before the first count.
+    pub parked: Option<ParkedGauge>,
     /// Partitions of this process that make no progress, retry and replay topics included.
     pub blocked: Vec<Blocked>,
 }
@@ -111,6 +123,7 @@ impl Operations {
                 tiers: line.tiers(),
                 replay_safety: line.replay_safety,
                 breaker: line.breaker.state(),
+                parked: *line.parked.lock().unwrap_or_else(PoisonError::into_inner),
                 blocked: blocked.iter().filter(of_line).cloned().collect(),
             }
         };
@@ -155,6 +168,39 @@ impl Operations {
     /// No such subscription.
     pub fn resume(&self, topic: &str, group: &str) -> Result<bool, OperationError> {
         Ok(self.find(topic, group)?.line.breaker.resume())
+    }
+
+    /// Parked keys of a subscription, the longest parked first, behind the id `after` (0 at first).
+    ///
+    /// # Errors
+    /// No such subscription, or the database failed.
+    pub async fn parked_keys(
+        &self,
+        topic: &str,
+        group: &str,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<ParkedKey>, OperationError> {
+        let line = &self.find(topic, group)?.line;
+        let (group, topic) = (Some(&*line.consumer_group), Some(&*line.source));
+        Ok(park::list(&self.pool, group, topic, limit, after).await?)
+    }
+
+    /// Lets a blocked key go on: what is behind its dead letter is handled. `false`: it is not blocked.
+    ///
+    /// # Errors
+    /// No such subscription, or the database failed.
+    pub async fn release(
+        &self,
+        topic: &str,
+        group: &str,
+        key: &[u8],
+        keyless: bool,
+    ) -> Result<bool, OperationError> {
+        let line = &self.find(topic, group)?.line;
+        let released = park::release(&self.pool, &line.consumer_group, &line.source, key, keyless).await?;
+        line.wake.notify_one();
+        Ok(released)
     }
 
     fn find(&self, topic: &str, group: &str) -> Result<&Arc<Route>, OperationError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::{Error, Horizon, breaker::BreakerSettings, policy::delay_name};
+use crate::{Error, Horizon, breaker::BreakerSettings, park::ParkSettings, policy::delay_name};
 
 /// Protocol between group members and broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +65,9 @@ pub struct Settings {
     pub commit_interval: Duration,
     /// When a subscription stops publishing what fails.
     pub breaker: BreakerSettings,
+    /// How keys are parked where a subscription orders them. Policy and what follows a dead letter are the
+    /// subscription's own.
+    pub park: ParkSettings,
     /// Local time limit of a redirected record's delivery; a failed one is sent again, without limit.
     pub dead_letter_timeout: Duration,
 }
@@ -95,6 +98,7 @@ impl Settings {
             watchdog_interval: Duration::from_secs(10),
             commit_interval: Duration::from_millis(50),
             breaker: BreakerSettings::default(),
+            park: ParkSettings::default(),
             dead_letter_timeout: Duration::from_secs(10),
         }
     }

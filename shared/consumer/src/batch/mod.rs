@@ -3,6 +3,7 @@
 //! Works through the messages of one partition in order and says how far it came. It knows nothing of Kafka: dead
 //! letters are handed back to be published, offsets are the caller's.
 
+mod parking;
 mod replay;
 mod transaction;
 mod verdict;
@@ -24,7 +25,8 @@ use crate::{
     work::{Around, Failed, Work},
 };
 pub(crate) use replay::Replayed;
-use verdict::{Chunk, Trouble, Verdict};
+pub(crate) use verdict::Verdict;
+use verdict::{Chunk, Fate, Trouble};
 
 /// After a failure as many batches start with savepoints: failures come in runs, and a batch run twice costs more
 /// than its savepoints.
@@ -207,16 +209,17 @@ impl Runner {
                 self.try_each(line, work, messages, left.fallen, mode == Mode::Single).await
             }
         };
-        let Ok(Chunk { verdicts, blocked }) = chunk else {
+        let Ok(Chunk { fates, blocked }) = chunk else {
             messages.extend(rest);
             return chunk.map(|chunk| chunk.blocked);
         };
-        let behind = messages.split_off(verdicts.len());
-        let mut done = Vec::with_capacity(verdicts.len());
-        for (message, verdict) in std::mem::take(messages).into_iter().zip(verdicts) {
-            match verdict {
-                None => done.push(message),
-                Some(verdict) => left.fallen.push(Fallen::of(&message, verdict)),
+        let behind = messages.split_off(fates.len());
+        let mut done = Vec::with_capacity(fates.len());
+        for (message, fate) in std::mem::take(messages).into_iter().zip(fates) {
+            match fate {
+                Fate::Done => done.push(message),
+                Fate::Leaves(verdict) => left.fallen.push(Fallen::of(&message, verdict)),
+                Fate::Parks(_) | Fate::Parked => {}
             }
         }
         left.done.extend(done.iter().map(Message::offset));

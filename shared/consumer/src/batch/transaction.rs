@@ -1,19 +1,21 @@
 //! The two shapes of the transaction: all messages at once, or each in a savepoint.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Fallen, Runner,
-    verdict::{Chunk, Trouble, alone_verdict, judged, of_call, of_commit, undone},
+    Fallen, PANIC, Runner,
+    parking::Parking,
+    verdict::{Chunk, Fate, Trouble, judged, of_call, of_commit, undone},
 };
 use crate::{
     Message,
     failure::{is_connection_lost, is_rollback},
     line::Line,
     metrics,
+    park::{Parks, park_failed},
     store::{self, Candidate, Lease},
     work::{Failed, Stumble, Work},
 };
@@ -34,19 +36,19 @@ impl Runner {
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages, fallen).await?;
-        let judged = match work.all(&mut tx, messages, self.around()).await {
-            Ok(verdicts) => judged(line, messages, verdicts),
+        let mut parking = self.claim(&mut tx, line, messages, fallen).await?;
+        let judged = match work.all(&mut tx, parking.messages, self.around()).await {
+            Ok(verdicts) => judged(line, parking.messages, verdicts),
             // Alone, the failure names its message: no second run is needed.
-            Err(Stumble::Failed(failed)) if messages.len() == 1 && !failed.failure.lost_connection() => {
+            Err(Stumble::Failed(failed)) if parking.is_alone() && !failed.failure.lost_connection() => {
                 tx.rollback().await.map_err(Trouble::runtime)?;
                 lease.release();
-                return Ok(alone_verdict(line, &messages[0], Stumble::Failed(failed)));
+                return self.alone(line, parking, Stumble::Failed(failed)).await;
             }
             Err(Stumble::Failed(failed)) => Err(of_call(failed)),
             Err(Stumble::Panicked(failed)) => Err(Trouble::Nameless(failed.failure.error().to_string())),
         };
-        let chunk = match judged {
+        let mut chunk = match judged {
             Ok(chunk) => chunk,
             Err(trouble @ (Trouble::Failed | Trouble::Stopped { .. })) => {
                 tx.rollback().await.map_err(Trouble::runtime)?;
@@ -56,16 +58,20 @@ impl Runner {
             // Dropping the lease closes the connection: its state is not known.
             Err(trouble) => return Err(trouble),
         };
-        let undone = undone(messages, &chunk);
+        let undone = undone(parking.messages, &chunk);
         if !undone.is_empty() {
             // Also fails behind an error that the handler swallowed.
             store::unclaim(&mut tx, &self.group, &undone).await.map_err(of_commit)?;
         }
+        let all = 0..chunk.fates.len();
+        parking.park(&mut chunk.fates, all);
+        parking.write(&mut tx).await.map_err(of_commit)?;
         store::settle(&mut tx).await.map_err(of_commit)?;
         fail::fail_point!("consumer.before_commit");
         tx.commit().await.map_err(of_commit)?;
         lease.release();
         fail::fail_point!("consumer.after_commit");
+        parking.committed();
         Ok(chunk)
     }
 
@@ -80,23 +86,27 @@ impl Runner {
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        self.claim(&mut tx, messages, fallen).await?;
-        let chunk = match self.each(&mut tx, line, work, messages).await {
+        let mut parking = self.claim(&mut tx, line, messages, fallen).await?;
+        let alone = alone && parking.is_alone();
+        let chunk = match self.each(&mut tx, line, work, &mut parking).await {
             Ok(chunk) => chunk,
             // Dropping the lease closes the connection: its state is not known.
             Err(Stop::Runtime(error)) => return Err(Trouble::Runtime(error)),
-            Err(Stop::Nameless(stumble)) if alone && !messages.is_empty() => {
-                return Ok(alone_verdict(line, &messages[0], stumble));
+            Err(Stop::Nameless(stumble)) if alone => {
+                drop(tx);
+                drop(lease);
+                return self.alone(line, parking, stumble).await;
             }
             Err(Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed))) => {
                 return Err(Trouble::Nameless(format!("{:#}", failed.failure.error())));
             }
         };
         // The inbox rows stand outside the savepoints: a `done` row must mean that the effect is in this commit.
-        let undone = undone(messages, &chunk);
+        let undone = undone(parking.messages, &chunk);
         if !undone.is_empty() {
             store::unclaim(&mut tx, &self.group, &undone).await.map_err(Trouble::runtime)?;
         }
+        parking.write(&mut tx).await.map_err(of_commit)?;
         let settled = match store::settle(&mut tx).await {
             Ok(()) => {
                 fail::fail_point!("consumer.before_commit");
@@ -110,59 +120,89 @@ impl Runner {
         match settled {
             Ok(()) => lease.release(),
             // A deferred constraint speaks at the end; alone, it speaks of this message.
-            Err(error) if alone && !messages.is_empty() && !is_connection_lost(&error) => {
-                return Ok(alone_verdict(line, &messages[0], Stumble::Failed(Failed::new(error.into()))));
+            Err(error) if alone && !is_connection_lost(&error) => {
+                drop(lease);
+                return self.alone(line, parking, Stumble::Failed(Failed::new(error.into()))).await;
             }
             Err(error) => return Err(of_commit(error)),
         }
         fail::fail_point!("consumer.after_commit");
+        parking.committed();
         Ok(chunk)
     }
 
+    /// The fate of a message that was alone in its transaction, which is gone.
+    async fn alone<E>(
+        &self,
+        line: &Line,
+        parking: Parking<'_, E>,
+        stumble: Stumble,
+    ) -> Result<Chunk, Trouble> {
+        let message = &parking.messages[0];
+        let ruled = match stumble {
+            // It has panicked twice by now: in its batch and alone.
+            Stumble::Panicked(failed) => Ok(line.last(message, PANIC, failed)),
+            Stumble::Failed(failed) => line.rule(message, failed),
+        };
+        let fate = match ruled {
+            Err(failed) => return Ok(Chunk { fates: Vec::new(), blocked: Some(failed) }),
+            Ok(Fate::Parks(opening)) => {
+                let (pool, settings) = (&self.pool, &self.settings);
+                let parked = park_failed(pool, settings, &self.group, &line.source, message, opening);
+                parked.await.map_err(Trouble::runtime)?;
+                Fate::Parked
+            }
+            Ok(fate) => fate,
+        };
+        Ok(Chunk { fates: vec![fate], blocked: None })
+    }
+
     /// A savepoint costs a round trip, so a group of messages shares one. When one of a group fails, the group is
-    /// undone and run again without it.
+    /// undone and run again without it, and without those that must not pass it.
     async fn each<W: Work>(
         &self,
         tx: &mut PgConnection,
         line: &Line,
         work: &W,
-        messages: &[Message<W::Event>],
+        parking: &mut Parking<'_, W::Event>,
     ) -> Result<Chunk, Stop> {
-        let mut chunk = Chunk::default();
-        if messages.is_empty() {
+        let (mut chunk, count) = (Chunk::default(), parking.messages.len());
+        if count == 0 {
             return Ok(chunk);
         }
         store::savepoint(tx).await.map_err(Stop::runtime)?;
         let (mut width, mut savepoints) = (GROUP, 1);
-        while chunk.verdicts.len() < messages.len() && savepoints < SAVEPOINTS {
-            let at = chunk.verdicts.len();
-            let mut group = at..(at + width).min(messages.len());
+        while chunk.fates.len() < count && savepoints < SAVEPOINTS {
+            let at = chunk.fates.len();
+            let mut group = at..(at + width).min(count);
             width = GROUP;
-            let mut leaving = HashMap::new();
+            let mut failed: BTreeMap<usize, Fate> = BTreeMap::new();
             loop {
                 savepoints += 1;
-                let here = messages.iter().enumerate().take(group.end).skip(at);
-                let here = here.filter(|(index, _)| !leaving.contains_key(index));
+                let here = group.clone().filter(|index| !parking.waits(*index, &failed));
+                let here = here.map(|index| (index, &parking.messages[index]));
                 match self.group(tx, work, here).await? {
                     Ran::Kept => break,
-                    Ran::Failed(index, failed) => match line.rule(&messages[index], failed) {
-                        Ok(verdict) => drop(leaving.insert(index, verdict)),
+                    Ran::Failed(index, failure) => match line.rule(&parking.messages[index], failure) {
+                        Ok(fate) => drop(failed.insert(index, fate)),
                         // Nothing behind it in the partition is handled first.
-                        Err(failed) => {
+                        Err(failure) => {
                             group.end = index;
-                            chunk.blocked = Some(failed);
+                            failed.split_off(&index);
+                            chunk.blocked = Some(failure);
                         }
                     },
                     // One by one, then.
                     Ran::Swallowed => {
                         (width, group.end) = (1, at);
-                        leaving.clear();
+                        failed.clear();
                         chunk.blocked = None;
                         break;
                     }
                 }
             }
-            chunk.verdicts.extend(group.map(|index| leaving.remove(&index)));
+            chunk.fates.extend(group.clone().map(|index| failed.remove(&index).unwrap_or(Fate::Done)));
+            parking.park(&mut chunk.fates, group);
             if chunk.blocked.is_some() {
                 break;
             }
@@ -212,12 +252,16 @@ impl Runner {
     /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so
     /// the row it met is committed, and the message is finished whether or not this transaction commits. A message
     /// beyond the horizon is never handled, whatever becomes of the transaction: it is handed over as dead at once.
-    async fn claim<E>(
-        &self,
+    ///
+    /// Then, in a new statement, it is asked which keys are parked: whoever has claimed a message, has waited for every
+    /// transaction that could have parked it.
+    async fn claim<'l, E>(
+        &'l self,
         tx: &mut PgConnection,
-        messages: &mut Vec<Message<E>>,
+        line: &'l Line,
+        messages: &'l mut Vec<Message<E>>,
         fallen: &mut Vec<Fallen>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Parking<'l, E>, Trouble> {
         let horizon = self.settings.horizon;
         let candidates = messages.iter().map(|message| Candidate::of(message)).collect();
         let claims = match store::claim(tx, &self.group, candidates, horizon.stale_after()).await {
@@ -242,7 +286,13 @@ impl Runner {
             }
         });
         self.metrics.count(metrics::DUPLICATE, &topic, &self.group, known);
-        Ok(())
+        let parks = match line.park {
+            Some(_) => {
+                Some(Parks::read(tx, &self.group, &line.source, messages).await.map_err(Trouble::runtime)?)
+            }
+            None => None,
+        };
+        Ok(Parking::new(parks, messages))
     }
 }
 

@@ -1,17 +1,19 @@
 //! What the failures of a transaction mean, for it and for its messages.
 
-use uuid::Uuid;
+use std::time::Duration;
 
 use chrono::Utc;
+use uuid::Uuid;
 
-use super::{PANIC, PERMANENT, TRANSIENT};
+use super::{Fallen, PERMANENT, TRANSIENT};
 use crate::{
     Failure, Message,
     breaker::Ruling,
     failure::is_connection_lost,
     line::{Again, Line},
+    park::Opening,
     policy::Order,
-    work::{Failed, Stumble, Verdicts},
+    work::{Failed, Verdicts},
 };
 
 /// Why a transaction did not commit.
@@ -36,10 +38,23 @@ impl Trouble {
 /// A committed transaction over some messages.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// One per message finished, from the front: `None` is done, else why and whereto it leaves.
-    pub(super) verdicts: Vec<Option<Verdict>>,
+    /// One per message finished, from the front.
+    pub(super) fates: Vec<Fate>,
     /// The failure of the message behind them.
     pub(super) blocked: Option<Failed>,
+}
+
+/// How a message of a transaction ended.
+#[derive(Debug)]
+pub(super) enum Fate {
+    /// Its effect is in the transaction.
+    Done,
+    /// It leaves its partition, once the transaction is committed.
+    Leaves(Verdict),
+    /// It parks its key, in the transaction.
+    Parks(Opening),
+    /// It is parked.
+    Parked,
 }
 
 /// Why a message leaves its partition, and whereto.
@@ -53,36 +68,54 @@ pub(crate) struct Verdict {
 }
 
 impl Line {
-    /// What becomes of a message whose handling failed: it leaves with a verdict, or it is held in place and the
-    /// failure is given back.
-    pub(super) fn rule<E>(&self, message: &Message<E>, failed: Failed) -> Result<Verdict, Failed> {
+    /// What becomes of a message whose handling failed: it leaves or is parked, or it is held in place and the failure
+    /// is given back. Asks the breaker before anything is counted or published.
+    pub(super) fn rule<E>(&self, message: &Message<E>, failed: Failed) -> Result<Fate, Failed> {
         // A deadlock with another transaction is never the message's fault, whatever the handler made of it.
         if failed.failure.names_no_message() {
             return Err(failed);
         }
+        let (id, now) = (message.id.as_uuid(), Utc::now());
         match (&failed.failure, &self.order) {
-            (Failure::Permanent(_), _) => Ok(Verdict { class: PERMANENT, failed, again: None }),
-            (Failure::Transient(_), Order::Partition) => Err(failed),
-            // Asked before anything is counted or published.
-            (Failure::Transient(_), _)
-                if self.breaker.failed_transiently(message.id.as_uuid()) == Ruling::Hold =>
+            // Of other lines the breaker is told with the batch, by which time they may still be taken back.
+            (Failure::Permanent(_), Order::Key(..))
+                if self.breaker.failed_permanently(id) == Ruling::Hold =>
             {
                 Err(failed)
             }
-            (Failure::Transient(_), _) => {
-                let again = self.again(message.attempt, message.first_failed, Utc::now());
-                Ok(Verdict { class: TRANSIENT, failed, again })
+            (Failure::Permanent(_), _) => Ok(self.last(message, PERMANENT, failed)),
+            (Failure::Transient(_), Order::Partition) => Err(failed),
+            (Failure::Transient(_), _) if self.breaker.failed_transiently(id) == Ruling::Hold => Err(failed),
+            (Failure::Transient(_), Order::None(_)) => {
+                let again = self.again(message.attempt, message.first_failed, now);
+                Ok(Fate::Leaves(Verdict { class: TRANSIENT, failed, again }))
             }
+            (Failure::Transient(_), Order::Key(..)) => {
+                let attempts = message.attempt;
+                match self.park.as_ref().and_then(|park| park.delay(attempts, Duration::ZERO)) {
+                    Some(due_in) => Ok(Fate::Parks(Opening::Retry { attempts, due_in })),
+                    None => Ok(self.last(message, TRANSIENT, failed)),
+                }
+            }
+        }
+    }
+
+    /// It was the last attempt. Of a key in order, what is behind it must wait until its dead letter is published.
+    pub(super) fn last<E>(&self, message: &Message<E>, class: &'static str, failed: Failed) -> Fate {
+        let verdict = Verdict { class, failed, again: None };
+        match self.order {
+            Order::Key(..) => Fate::Parks(Opening::Dead(Fallen::of(message, verdict))),
+            Order::Partition | Order::None(_) => Fate::Leaves(verdict),
         }
     }
 }
 
 /// What a batch handler's outcomes mean for the transaction.
 pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts) -> Result<Chunk, Trouble> {
-    let mut chunk = Chunk { verdicts: Vec::with_capacity(verdicts.len()), blocked: None };
+    let mut chunk = Chunk { fates: Vec::with_capacity(verdicts.len()), blocked: None };
     for (before, (message, failed)) in messages.iter().zip(verdicts).enumerate() {
         let Some(failed) = failed else {
-            chunk.verdicts.push(None);
+            chunk.fates.push(Fate::Done);
             continue;
         };
         // Whatever the handler made of it, nothing can be committed any more.
@@ -90,7 +123,11 @@ pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts
             return Err(of_call(failed));
         }
         match line.rule(message, failed) {
-            Ok(verdict) => chunk.verdicts.push(Some(verdict)),
+            // A later one of its key may have taken effect before it: they are run again, one by one.
+            Ok(Fate::Parks(_)) if messages[before + 1..].iter().any(|later| later.key() == message.key()) => {
+                return Err(Trouble::Failed);
+            }
+            Ok(fate) => chunk.fates.push(fate),
             Err(failed) => return Err(Trouble::Stopped { before, failed }),
         }
     }
@@ -108,21 +145,8 @@ pub(super) fn of_call(Failed { failure, .. }: Failed) -> Trouble {
     Trouble::Failed
 }
 
-/// The verdict on a message that was alone in its transaction, which is gone.
-pub(super) fn alone_verdict<E>(line: &Line, message: &Message<E>, stumble: Stumble) -> Chunk {
-    let ruled = match stumble {
-        // It has panicked twice by now: in its batch and alone.
-        Stumble::Panicked(failed) => Ok(Verdict { class: PANIC, failed, again: None }),
-        Stumble::Failed(failed) => line.rule(message, failed),
-    };
-    match ruled {
-        Ok(verdict) => Chunk { verdicts: vec![Some(verdict)], blocked: None },
-        Err(failed) => Chunk { verdicts: Vec::new(), blocked: Some(failed) },
-    }
-}
-
 pub(super) fn undone<E>(messages: &[Message<E>], chunk: &Chunk) -> Vec<Uuid> {
-    let done = |index: usize| matches!(chunk.verdicts.get(index), Some(None));
+    let done = |index: usize| matches!(chunk.fates.get(index), Some(Fate::Done));
     messages
         .iter()
         .enumerate()

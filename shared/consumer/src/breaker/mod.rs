@@ -27,7 +27,7 @@ pub use settings::BreakerSettings;
 
 /// What becomes of a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ruling {
+pub(crate) enum Ruling {
     /// Its normal way: the attempt is counted, and it goes to the next tier, the park or the dead letters.
     Count,
     /// It stays where it is: nothing is published, no attempt is counted, the offset does not move.
@@ -71,7 +71,7 @@ pub struct BreakerState {
 
 /// The breaker of one subscription, shared by all who handle its messages.
 #[derive(Debug)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     /// A change of the phase, and nothing else, wakes who waits.
     machine: watch::Sender<Machine>,
     /// The turn to probe: one, first come first served.
@@ -81,7 +81,7 @@ pub struct Breaker {
 impl Breaker {
     /// Closed.
     #[must_use]
-    pub fn new(settings: BreakerSettings) -> Arc<Self> {
+    pub(crate) fn new(settings: BreakerSettings) -> Arc<Self> {
         let machine = watch::Sender::new(Machine::new(settings, Instant::now()));
         Arc::new(Self { machine, turn: Arc::new(Semaphore::new(1)) })
     }
@@ -89,7 +89,7 @@ impl Breaker {
     /// Waits until the line is closed, or until it is the caller's turn to try one message. Cancelled, it gives up its
     /// place in the queue and nothing else. Ask before every transaction, and after [`Ruling::Hold`] with no delay of
     /// one's own: the breaker spaces the probes.
-    pub async fn admit(self: &Arc<Self>) -> Pass {
+    pub(crate) async fn admit(self: &Arc<Self>) -> Pass {
         let mut machine = self.machine.subscribe();
         loop {
             let phase = machine.borrow_and_update().phase();
@@ -120,14 +120,14 @@ impl Breaker {
     }
 
     /// Messages whose effect is committed. Duplicates that the inbox skipped are none.
-    pub fn succeeded(&self, messages: usize) {
+    pub(crate) fn succeeded(&self, messages: usize) {
         self.update(|machine, now| machine.succeeded(messages, now));
     }
 
     /// A message failed in a way that a retry may mend. Ask before its attempt is counted and anything of it is
     /// published. A run that is repeated may ask again: the message counts once.
     #[must_use]
-    pub fn failed_transiently(&self, id: Uuid) -> Ruling {
+    pub(crate) fn failed_transiently(&self, id: Uuid) -> Ruling {
         self.update(|machine, now| machine.failed_transiently(id, now))
     }
 
@@ -135,14 +135,14 @@ impl Breaker {
     /// successes (see [`finished`](Self::finished)). Not for `stale`, `crash` and `replay_refused`, which no
     /// deployment causes, and not for replays: those of one cause that is not repaired would stop the source.
     #[must_use]
-    pub fn failed_permanently(&self, id: Uuid) -> Ruling {
+    pub(crate) fn failed_permanently(&self, id: Uuid) -> Ruling {
         self.update(|machine, now| machine.failed_permanently(id, now))
     }
 
     /// Tells what a batch finished, by offset: `None` is done, else the message that failed for good. Returns the
     /// first offset that is held: nothing from there on may be dead-lettered.
     #[must_use]
-    pub fn finished(&self, mut outcomes: Vec<(i64, Option<Uuid>)>) -> Option<i64> {
+    pub(crate) fn finished(&self, mut outcomes: Vec<(i64, Option<Uuid>)>) -> Option<i64> {
         outcomes.sort_unstable_by_key(|(offset, _)| *offset);
         self.update(|machine, now| {
             let mut held = None;
@@ -160,13 +160,13 @@ impl Breaker {
     }
 
     /// Lets a stopped line run again, by an operator. `false` when it was not stopped.
-    pub fn resume(&self) -> bool {
+    pub(crate) fn resume(&self) -> bool {
         self.update(Machine::resume)
     }
 
     /// Whether the line runs, why not, since when.
     #[must_use]
-    pub fn state(&self) -> BreakerState {
+    pub(crate) fn state(&self) -> BreakerState {
         let machine = self.machine.borrow();
         let ago = machine.since().elapsed();
         let since = Utc::now() - TimeDelta::from_std(ago).unwrap_or_default();
@@ -192,7 +192,7 @@ impl Breaker {
 /// Leave to handle messages once. Hold it until their outcomes are told; dropped, it gives the turn to the next.
 #[derive(Debug)]
 #[must_use = "dropped, it gives the turn to the next"]
-pub struct Pass {
+pub(crate) struct Pass {
     breaker: Arc<Breaker>,
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -200,13 +200,13 @@ pub struct Pass {
 impl Pass {
     /// The line is open: exactly one message may be handled with it.
     #[must_use]
-    pub const fn is_probe(&self) -> bool {
+    pub(crate) const fn is_probe(&self) -> bool {
         self.turn.is_some()
     }
 
     /// Names the one message that is tried, before it is handled. Its failure then counts as a failed probe, and the
     /// third lets it take its normal way.
-    pub fn tries(&self, id: Uuid) {
+    pub(crate) fn tries(&self, id: Uuid) {
         if self.is_probe() {
             self.breaker.update(|machine, _| machine.probe(Some(id)));
         }

@@ -161,7 +161,7 @@ impl Engine {
 }
 
 /// The one place that logs a final failure; never with content.
-fn log_dead(fallen: &Fallen, dead_letter_topic: &str) {
+pub(super) fn log_dead(fallen: &Fallen, dead_letter_topic: &str) {
     tracing::error!(
         message_id = %fallen.id,
         topic = &*fallen.record.topic,

@@ -1,6 +1,7 @@
 //! What happens to the records of one partition: decode, run, bury, move the offset; again until none is left.
 
 mod bury;
+mod park;
 mod patience;
 mod pending;
 mod replay;
@@ -108,7 +109,10 @@ impl Engine {
         let state = Arc::clone(&assignment.place.state);
         self.runner.metrics.batch(records.len(), &state.topic, &self.runner.group);
         if assignment.place.is_replay() {
-            return self.replay_all(&work, records, assignment).await;
+            return match assignment.place.line.park {
+                Some(_) => self.park_replays::<W::Event>(records, assignment).await,
+                None => self.replay_all(&work, records, assignment).await,
+            };
         }
         let kind = assignment.place.kind;
         let mut pending = Pending::<W::Event>::new(records, kind, &mut assignment.patience);
@@ -116,6 +120,7 @@ impl Engine {
         let mut waits = Waits::new(&self.runner.settings);
         while !pending.is_empty() {
             state.set_oldest(pending.oldest());
+            self.room(assignment).await?;
             let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
             // What the batch before left on its way comes first.
             self.burial_ended(assignment).await?;
@@ -175,6 +180,9 @@ impl Engine {
         let round = self.runner.round(line, work, messages, &mut Left { fallen, done }, care).await;
         if let Some(id) = suspect {
             self.ended(id, place).await?;
+        }
+        if line.park.is_some() {
+            line.wake.notify_one();
         }
         pending.messages.extend(rest);
         Ok((round, self.tell(pending, place)))

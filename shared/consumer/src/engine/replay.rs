@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// Waits for a schema that may come with a deployment, as for any record.
-    async fn decode<E: Event>(
+    pub(super) async fn decode<E: Event>(
         &self,
         record: &Arc<Record>,
         assignment: &mut Assignment,
@@ -140,7 +140,7 @@ impl Engine {
 }
 
 /// A record that somebody produced by hand, without a replay's id, is a replay of its own.
-fn replay_id(record: &Record) -> Uuid {
+pub(super) fn replay_id(record: &Record) -> Uuid {
     let given = record.headers().text(headers::REPLAY_ID).and_then(|id| Uuid::parse_str(id).ok());
     given.unwrap_or_else(|| {
         let place = format!("{}/{}/{}", record.topic, record.partition, record.offset);

@@ -11,11 +11,12 @@ mod watchdog;
 
 use std::{
     collections::{HashMap, HashSet},
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use rdkafka::{
     Statistics,
     consumer::{Consumer as _, StreamConsumer},
@@ -27,7 +28,7 @@ use tokio::{
     task::JoinHandle,
     time::MissedTickBehavior,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     Error,
@@ -37,6 +38,7 @@ use crate::{
     record::Record,
     settings::Settings,
     status::Status,
+    work::panic_text,
 };
 use context::{Context, Rebalance};
 use offsets::Offsets;
@@ -76,6 +78,8 @@ pub(crate) struct Member {
     revoked: HashSet<Key>,
     offsets: Arc<Offsets>,
     committing: Option<JoinHandle<()>>,
+    drainers: Vec<AbortOnDropHandle<()>>,
+    stop_draining: CancellationToken,
     reports: mpsc::UnboundedReceiver<Report>,
     report: mpsc::UnboundedSender<Report>,
     /// Whether messages come; spares a lock per message.
@@ -119,6 +123,8 @@ impl Member {
             revoked: HashSet::new(),
             offsets: Arc::default(),
             committing: None,
+            drainers: Vec::new(),
+            stop_draining: CancellationToken::new(),
             reports,
             report,
             reachable: false,
@@ -128,6 +134,7 @@ impl Member {
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
         tracing::info!(group = self.group, "consumer started");
+        self.start_draining();
         let result = self.poll(&shutdown).await;
         self.close().await;
         result
@@ -153,6 +160,22 @@ impl Member {
                     Err(error) => self.client_error(error)?,
                 },
             }
+        }
+    }
+
+    /// Whatever partitions this member owns: a park belongs to the group. Also of a subscription that orders no keys
+    /// any more: what it has parked before must not stay.
+    fn start_draining(&mut self) {
+        for route in &self.routes {
+            let park = route.line.drained_with();
+            let (route, engine) = (Arc::clone(route), Arc::clone(&self.engine));
+            let (stop, report) = (self.stop_draining.clone(), self.report.clone());
+            self.drainers.push(AbortOnDropHandle::new(tokio::spawn(async move {
+                let drain = AssertUnwindSafe(route.lane.drain(&engine, &route.line, park, &stop));
+                if let Err(panic) = drain.catch_unwind().await {
+                    let _ = report.send(Report::Panicked(panic_text(&*panic).to_owned()));
+                }
+            })));
         }
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::join_all};
 use rdkafka::{TopicPartitionList, consumer::Consumer as _};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{Key, Member, Partition, Rebalance, Route};
@@ -114,8 +114,13 @@ impl Member {
                 self.drain(keys);
             }
         }
+        self.stop_draining.cancel();
+        let deadline = Instant::now() + self.settings.drain_timeout;
         let partitions = self.partitions.drain().map(|(_, partition)| partition).collect();
-        end_all(partitions, &self.status, Instant::now() + self.settings.drain_timeout).await;
+        end_all(partitions, &self.status, deadline).await;
+        if timeout_at(deadline, join_all(self.drainers.iter_mut())).await.is_err() {
+            tracing::warn!(group = self.group, "a parked message did not end in time and is rolled back");
+        }
         while let Some(keys) = self.draining.next().await {
             self.give_up(keys);
         }

@@ -27,7 +27,9 @@ mod tests;
 
 pub(crate) use drain::{Drainer, Outside, Told};
 pub(crate) use operate::Room;
-pub use operate::{ParkedGauge, ParkedKey, gauge, list, release};
+pub use operate::{ParkedGauge, ParkedKey};
+pub(crate) use operate::{gauge, list, release};
+#[cfg(test)]
 pub(crate) use parcel::{Key, Parcel};
 pub(crate) use parks::{Opening, Parks, park_failed};
 pub(crate) use replay::park_replay;

@@ -61,7 +61,7 @@ pub struct ParkedGauge {
 ///
 /// # Errors
 /// The database failed.
-pub async fn list(
+pub(crate) async fn list(
     pool: &PgPool,
     group: Option<&str>,
     topic: Option<&str>,
@@ -75,7 +75,7 @@ pub async fn list(
 ///
 /// # Errors
 /// The database failed.
-pub async fn release(
+pub(crate) async fn release(
     pool: &PgPool,
     group: &str,
     topic: &str,
@@ -89,7 +89,7 @@ pub async fn release(
 ///
 /// # Errors
 /// The database failed.
-pub async fn gauge(pool: &PgPool, group: &str, topic: &str) -> Result<ParkedGauge, sqlx::Error> {
+pub(crate) async fn gauge(pool: &PgPool, group: &str, topic: &str) -> Result<ParkedGauge, sqlx::Error> {
     store::gauge(pool, group, topic).await
 }
 

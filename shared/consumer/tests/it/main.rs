@@ -11,6 +11,7 @@ mod examples;
 mod floods;
 mod harness;
 mod horizon;
+mod key_order;
 mod measured;
 mod noise;
 mod other_languages;

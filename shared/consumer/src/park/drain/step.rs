@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{PgConnection, PgTransaction};
 use waybill_event::{MessageId, outcome::kind};
 
-use super::{Drainer, Outside, SOON};
+use super::{Drainer, Outside};
 use crate::{
     Message,
     failure::is_connection_lost,
