@@ -52,6 +52,69 @@ pub enum Scope {
     Service,
 }
 
+/// One thing that operators may be allowed to do, from the token's claim `roles`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Look, payloads masked.
+    View,
+    /// See payloads.
+    Payload,
+    /// Change something: replay, archive, release, cancel.
+    Act,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 3] = [Self::View, Self::Payload, Self::Act];
+
+    /// As in the claim.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::View => "view",
+            Self::Payload => "payload",
+            Self::Act => "act",
+        }
+    }
+}
+
+/// A set of roles. Whoever has any may view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles(u8);
+
+impl Roles {
+    /// Looking only: what a token without the claim allows.
+    pub const VIEW: Self = Self(1 << Role::View as u8);
+
+    /// Whether the role is in the set.
+    #[must_use]
+    pub const fn has(self, role: Role) -> bool {
+        self.0 & (1 << role as u8) != 0
+    }
+
+    /// The roles of the set by name.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Role::ALL.into_iter().filter(move |role| self.has(*role)).map(Role::name)
+    }
+
+    /// Of the claim: a list of words or one text of words; strangers mean nothing.
+    fn of(claim: Option<&serde_json::Value>) -> Self {
+        let Some(claim) = claim.filter(|claim| !claim.is_null()) else { return Self::VIEW };
+        let words = claim.as_array().map_or_else(
+            || claim.as_str().unwrap_or_default().split(' ').collect::<Vec<_>>(),
+            |list| list.iter().filter_map(serde_json::Value::as_str).collect(),
+        );
+        Role::ALL.into_iter().filter(|role| words.contains(&role.name())).collect()
+    }
+}
+
+impl FromIterator<Role> for Roles {
+    fn from_iter<I: IntoIterator<Item = Role>>(roles: I) -> Self {
+        Self(roles.into_iter().fold(0, |set, role| set | (1 << role as u8) | Self::VIEW.0))
+    }
+}
+
 /// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Principal {
@@ -59,6 +122,8 @@ pub struct Principal {
     pub customer: Uuid,
     /// What the caller may do.
     pub scope: Scope,
+    /// What the caller may do where operators work; means nothing for customers.
+    pub roles: Roles,
 }
 
 /// Verifies bearer tokens. Cheap to clone.
@@ -78,6 +143,9 @@ struct Inner {
 struct Claims {
     sub: Uuid,
     scope: String,
+    // Any form: a customer's token may carry roles of somebody else's, which must not refuse it.
+    #[serde(default)]
+    roles: Option<serde_json::Value>,
 }
 
 impl Principal {
@@ -90,6 +158,21 @@ impl Principal {
             return Ok(());
         }
         Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", "the token's scope does not allow this"))
+    }
+
+    /// Refuses customers, and staff without the role.
+    ///
+    /// # Errors
+    /// 403 `forbidden`.
+    pub fn require_role(&self, role: Role) -> Result<(), ApiError> {
+        match self.scope {
+            Scope::Operator | Scope::Service if self.roles.has(role) => Ok(()),
+            Scope::Operator | Scope::Service => {
+                let detail = format!("the token lacks the role {}", role.name());
+                Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", detail))
+            }
+            Scope::Customer => self.require(Scope::Operator),
+        }
     }
 }
 
@@ -164,7 +247,7 @@ impl Verifier {
         let claims =
             decode::<Claims>(token, &key, &validation).map_err(|e| unauthorized(reason(e.kind())))?.claims;
         let scope = scope(&claims.scope).ok_or_else(|| unauthorized("the token's scope is not known"))?;
-        Ok(Principal { customer: claims.sub, scope })
+        Ok(Principal { customer: claims.sub, scope, roles: Roles::of(claims.roles.as_ref()) })
     }
 
     fn key(&self, kid: Option<&str>) -> Option<DecodingKey> {
@@ -261,5 +344,28 @@ mod tests {
         assert_eq!(scope("openid"), None);
         assert_eq!(scope("customer operator"), None);
         assert_eq!(scope(""), None);
+    }
+
+    #[test]
+    fn roles_are_read_from_any_form_and_strangers_mean_nothing() {
+        let names = |claim: serde_json::Value| Roles::of(Some(&claim)).names().collect::<Vec<_>>();
+        assert_eq!(Roles::of(None), Roles::VIEW);
+        assert_eq!(names(serde_json::json!(null)), ["view"]);
+        assert_eq!(names(serde_json::json!([])), [""; 0]);
+        assert_eq!(names(serde_json::json!(["act", "admin", 7])), ["view", "act"]);
+        assert_eq!(names(serde_json::json!("payload view")), ["view", "payload"]);
+        assert_eq!(names(serde_json::json!({"view": true})), [""; 0]);
+    }
+
+    #[test]
+    fn a_role_is_of_use_to_staff_only() {
+        let roles = Role::ALL.into_iter().collect();
+        let may =
+            |scope, roles, role| Principal { customer: Uuid::nil(), scope, roles }.require_role(role).is_ok();
+        assert!(may(Scope::Operator, roles, Role::Act) && may(Scope::Service, roles, Role::Payload));
+        assert!(!may(Scope::Customer, roles, Role::View));
+        assert!(may(Scope::Operator, Roles::VIEW, Role::View));
+        assert!(!may(Scope::Operator, Roles::VIEW, Role::Act));
+        assert!(!may(Scope::Operator, Roles::default(), Role::View));
     }
 }
