@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::extract::FromRef;
 use sqlx::PgPool;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use waybill_outbox::{Hint, Outbox};
 use waybill_service::auth::Verifier;
 use waybill_service::gate::Gate;
-use waybill_service::health::{self, Check, Health};
-use waybill_service::http::{Limits, RateLimit};
+use waybill_service::health::{self, Health};
+use waybill_service::http::{Limits, Listeners, RateLimit};
 use waybill_service::jobs::Jobs;
 use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
 
@@ -22,8 +21,8 @@ use crate::metrics::Metrics;
 use crate::orders::Orders;
 use crate::{Config, NAME, api};
 
-/// Pause between two checks of the database.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+const TABLES: [&str; 6] =
+    ["messaging.outbox", "messaging.job_lease", "orders", "order_item", "product", "idempotency_key"];
 /// Left of the grace period for closing the database and sending the last spans.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -36,12 +35,6 @@ pub enum BuildError {
     /// The database cannot be reached.
     #[error(transparent)]
     Database(#[from] postgres::Error),
-    /// The database lacks our tables.
-    #[error("database has no table {0}: run `waybill-order migrate` first")]
-    NotMigrated(&'static str),
-    /// The database refused to say.
-    #[error("database does not tell its tables")]
-    Schema(#[source] sqlx::Error),
 }
 
 /// What handlers get.
@@ -64,10 +57,7 @@ pub struct App {
     pool: PgPool,
     health: Health,
     state: AppState,
-    api: TcpListener,
-    metrics: TcpListener,
-    local_addr: SocketAddr,
-    metrics_addr: SocketAddr,
+    listeners: Listeners,
     background: CancellationToken,
     limits: Limits,
     jobs: Jobs,
@@ -82,14 +72,9 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        require_tables(&pool).await?;
+        postgres::require_tables(&pool, NAME, &TABLES).await?;
         let jobs = Jobs::new(pool.clone(), vec![purge::job(pool.clone())], &config.jobs)?;
-        let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
-        let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
-        let address =
-            |name, listener: &TcpListener| listener.local_addr().map_err(|e| ConfigError::invalid(name, e));
-        let local_addr = address("HTTP_LISTEN", &api)?;
-        let metrics_addr = address("METRICS_LISTEN", &metrics)?;
+        let listeners = Listeners::bind(&config.http).await?;
         let background = CancellationToken::new();
         let hint = Hint::start(config.postgres.options(NAME)?, background.clone());
         let outbox = Outbox::new(config.kafka.topic_prefix, config.outbox_max_bytes).with_hint(hint);
@@ -98,17 +83,17 @@ impl App {
         let state = AppState { orders: Arc::new(orders), rate: RateLimit::new(&config.rate), verifier };
         let health = Health::new();
         let limits = config.limits;
-        Ok(Self { pool, health, state, api, metrics, local_addr, metrics_addr, background, limits, jobs })
+        Ok(Self { pool, health, state, listeners, background, limits, jobs })
     }
 
     /// Address of the API.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.listeners.local_addr
     }
 
     /// Address of `/metrics`.
     pub fn metrics_addr(&self) -> SocketAddr {
-        self.metrics_addr
+        self.listeners.metrics_addr
     }
 
     /// Serves until `shutdown`; then takes no new request, ends the running ones, and closes the database. After
@@ -117,12 +102,13 @@ impl App {
     /// # Errors
     /// A listener failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, health, state, api, metrics, local_addr, metrics_addr, background, limits, jobs } =
-            self;
+        let Self { pool, health, state, listeners, background, limits, jobs } = self;
+        let Listeners { api, metrics, local_addr, metrics_addr } = listeners;
         // Also when `run` itself is dropped.
         let _stop_background = background.clone().drop_guard();
-        let check = health.check("database");
-        tokio::spawn(background.clone().run_until_cancelled_owned(watch(pool.clone(), check)));
+        // Kafka is no part of the readiness: orders are taken without.
+        let database = health::keep_database(health.check("database"), pool.clone());
+        tokio::spawn(background.clone().run_until_cancelled_owned(database));
         tokio::spawn(background.clone().run_until_cancelled_owned(state.rate.clone().sweep()));
         let routes = api::router(state).merge(health::router(health));
         tracing::info!(%local_addr, %metrics_addr, "order service is up");
@@ -148,30 +134,5 @@ impl App {
         background.cancel();
         pool.close().await;
         served
-    }
-}
-
-async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    for table in
-        ["messaging.outbox", "messaging.job_lease", "orders", "order_item", "product", "idempotency_key"]
-    {
-        let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
-        if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
-            return Err(BuildError::NotMigrated(table));
-        }
-    }
-    Ok(())
-}
-
-/// Keeps the readiness: fails when the database does not answer, and when no connection is to be had. Kafka is no
-/// part of it: orders are taken without.
-async fn watch(pool: PgPool, check: Check) {
-    loop {
-        match sqlx::query_scalar!(r#"select 1 as "one!""#).fetch_one(&pool).await {
-            Ok(_) => check.ok(),
-            Err(sqlx::Error::PoolTimedOut) => check.failing("no free connection"),
-            Err(_) => check.failing("no answer"),
-        }
-        tokio::time::sleep(CHECK_EVERY).await;
     }
 }

@@ -10,6 +10,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use clap::Args;
 use serde::Serialize;
+use sqlx::PgPool;
+
+/// Pause between two questions of [`keep`].
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The named checks that readiness is made of. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -73,6 +77,36 @@ impl Check {
     pub fn failing(&self, reason: impl Into<String>) {
         self.health.lock().insert(self.name, Some(reason.into()));
     }
+}
+
+/// Asks again and again, for ever, and keeps the check by the answers.
+pub async fn keep<F, E>(check: Check, ask: impl Fn() -> F)
+where
+    F: Future<Output = Result<(), E>>,
+    E: Into<String>,
+{
+    loop {
+        match ask().await {
+            Ok(()) => check.ok(),
+            Err(reason) => check.failing(reason),
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
+/// Keeps a check for ever: the database answers, and a connection is to be had.
+pub async fn keep_database(check: Check, pool: PgPool) {
+    let ask = || {
+        let pool = pool.clone();
+        async move {
+            match sqlx::query_scalar!(r#"select 1 as "one!""#).fetch_one(&pool).await {
+                Ok(_) => Ok(()),
+                Err(sqlx::Error::PoolTimedOut) => Err("no free connection"),
+                Err(_) => Err("no answer"),
+            }
+        }
+    };
+    keep(check, ask).await;
 }
 
 /// `/healthz` answers 200 while the process runs; `/readyz` 200 or 503 with every check by name.

@@ -66,6 +66,17 @@ pub enum Error {
     /// A migration failed or does not match what was applied before.
     #[error("migrations cannot be applied")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    /// The database lacks a table.
+    #[error("database has no table {table}: run `{program} migrate` first")]
+    NotMigrated {
+        /// The table.
+        table: &'static str,
+        /// The program whose migrations bring it.
+        program: &'static str,
+    },
+    /// The database refused to say.
+    #[error("database does not tell its tables")]
+    Schema(#[source] sqlx::Error),
 }
 
 impl Config {
@@ -109,6 +120,24 @@ impl Config {
         prove(&pool, &options).await?;
         Ok(pool)
     }
+}
+
+/// Checks at start that the migrations have run: `program` needs these tables.
+///
+/// # Errors
+/// [`Error::NotMigrated`] for the first that is missing; [`Error::Schema`].
+pub async fn require_tables(
+    pool: &PgPool,
+    program: &'static str,
+    tables: &[&'static str],
+) -> Result<(), Error> {
+    for table in tables {
+        let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
+        if !found.fetch_one(pool).await.map_err(Error::Schema)? {
+            return Err(Error::NotMigrated { table, program });
+        }
+    }
+    Ok(())
 }
 
 /// Connection options of a URL given by setting `name`.

@@ -1,5 +1,6 @@
 //! Signals become one token that everything else waits on.
 
+use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -27,4 +28,36 @@ pub fn on_signal() -> std::io::Result<CancellationToken> {
         std::process::exit(1);
     });
     Ok(token)
+}
+
+/// Runs one part of a process; whatever way it ends, the others are told to end by `stop`.
+///
+/// # Errors
+/// What the part answers, with its name.
+pub async fn part<E: Into<anyhow::Error>>(
+    stop: &CancellationToken,
+    name: &'static str,
+    running: impl Future<Output = Result<(), E>>,
+) -> anyhow::Result<()> {
+    let ended = running.await.map_err(Into::into).with_context(|| format!("{name} failed"));
+    stop.cancel();
+    ended
+}
+
+/// Runs all parts of a process to their end, which after `stop` may take [`GRACE`].
+///
+/// # Errors
+/// What `parts` answers, or that the grace period was not enough; then they are dropped.
+pub async fn within_grace(
+    stop: &CancellationToken,
+    parts: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        ended = parts => ended,
+        () = too_late => Err(anyhow::anyhow!("what was running did not end within the grace period")),
+    }
 }

@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::json::too_large;
 use crate::metrics::HTTP_REQUEST_DURATION;
 
-/// Largest body, in bytes.
+/// Largest body, in bytes, where nothing else is said.
 pub const BODY_LIMIT: usize = 64 * 1024;
 /// Longest run of a request; above every bound inside it (acquire 3 s, statement 5 s).
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,16 +38,24 @@ static DURATION: LazyLock<Histogram<f64>> = LazyLock::new(|| {
         .build()
 });
 
+/// Largest body of one route, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyLimit(pub(super) usize);
+
 /// Puts the frame around a service's routes. Unknown routes and methods answer as problems too.
 pub fn frame(routes: Router) -> Router {
+    frame_with(routes, &[])
+}
+
+/// As [`frame`], with another largest body for some routes, each given as it was registered.
+pub fn frame_with(routes: Router, bodies: &'static [(&'static str, usize)]) -> Router {
     routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             ApiError::internal(std::io::Error::other("a handler panicked")).into_response()
         }))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .layer(from_fn(traced))
+        .layer(from_fn(move |request, next| traced(bodies, request, next)))
 }
 
 async fn not_found() -> ApiError {
@@ -58,17 +66,20 @@ async fn method_not_allowed() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "this path does not take this method")
 }
 
-async fn traced(request: Request, next: Next) -> Response {
+async fn traced(bodies: &[(&str, usize)], mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
     let request_id = request_id(request.headers());
     let span = span(&request, &route, &request_id);
     let length = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+    let limit = bodies.iter().find(|(of, _)| *of == route).map_or(BODY_LIMIT, |(_, limit)| *limit);
+    DefaultBodyLimit::max(limit).apply(&mut request);
+    request.extensions_mut().insert(BodyLimit(limit));
     let mut response = async {
         // Refused before a byte of it is read.
-        if length.is_some_and(|length| length > BODY_LIMIT) {
-            return too_large().into_response();
+        if length.is_some_and(|length| length > limit) {
+            return too_large(limit).into_response();
         }
         match tokio::time::timeout(TIMEOUT, next.run(request)).await {
             Ok(response) => response,

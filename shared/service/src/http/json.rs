@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::body::BodyTimeout;
 use super::error::ApiError;
+use super::frame::BodyLimit;
 
 /// A request body of type `T`. Give `T` `#[serde(deny_unknown_fields)]`: an unknown field is refused by name.
 ///
@@ -32,9 +33,10 @@ where
             let detail = "the body must be sent with Content-Type: application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail));
         }
+        let limit = request.extensions().get().map_or(super::BODY_LIMIT, |BodyLimit(limit)| *limit);
         let body =
             Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+                StatusCode::PAYLOAD_TOO_LARGE => too_large(limit),
                 _ if is_timeout(&rejection) => too_slow(),
                 _ => ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", "the body cannot be read"),
             })?;
@@ -42,8 +44,8 @@ where
     }
 }
 
-pub(crate) fn too_large() -> ApiError {
-    let detail = format!("the body must not be larger than {} bytes", super::BODY_LIMIT);
+pub(crate) fn too_large(limit: usize) -> ApiError {
+    let detail = format!("the body must not be larger than {limit} bytes");
     // What is left of the body would be taken for the next request.
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "payload-too-large", detail)
         .header(CONNECTION, HeaderValue::from_static("close"))

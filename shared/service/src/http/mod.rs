@@ -11,13 +11,16 @@ mod server;
 
 use std::net::SocketAddr;
 
+use axum::http::HeaderValue;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::Response;
 use clap::Args;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::ConfigError;
 
 pub use error::ApiError;
-pub use frame::{BODY_LIMIT, frame};
+pub use frame::{BODY_LIMIT, frame, frame_with};
 pub use json::Json;
 pub use limits::{HEADER_LIMIT, Limits};
 pub use rate::{RateConfig, RateLimit};
@@ -37,6 +40,41 @@ pub struct Config {
     /// Address of `/metrics`; its own port, so that it can be kept from clients.
     #[arg(long, env = "METRICS_LISTEN", default_value = "127.0.0.1:9080")]
     pub metrics_listen: SocketAddr,
+}
+
+/// For `map_response`: nothing on the way may keep the answer. For what is personal, or stale at once.
+pub async fn no_store(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Both listeners of a service.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Of the API and the health endpoints.
+    pub api: TcpListener,
+    /// Of `/metrics`.
+    pub metrics: TcpListener,
+    /// Address of [`Listeners::api`].
+    pub local_addr: SocketAddr,
+    /// Address of [`Listeners::metrics`].
+    pub metrics_addr: SocketAddr,
+}
+
+impl Listeners {
+    /// Binds both.
+    ///
+    /// # Errors
+    /// As [`bind`].
+    pub async fn bind(config: &Config) -> Result<Self, ConfigError> {
+        let api = bind("HTTP_LISTEN", config.http_listen).await?;
+        let metrics = bind("METRICS_LISTEN", config.metrics_listen).await?;
+        let address =
+            |name, listener: &TcpListener| listener.local_addr().map_err(|e| ConfigError::invalid(name, e));
+        let (local_addr, metrics_addr) =
+            (address("HTTP_LISTEN", &api)?, address("METRICS_LISTEN", &metrics)?);
+        Ok(Self { api, metrics, local_addr, metrics_addr })
+    }
 }
 
 /// Binds an address that setting `name` gives.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use crate::ConfigError;
@@ -28,6 +29,8 @@ pub use runner::Jobs;
 
 /// Longest run, when the job does not say.
 const AT_MOST: Duration = Duration::from_secs(600);
+/// How often [`Job::purge`] looks.
+const HOURLY: Duration = Duration::from_secs(3600);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Work = Pin<Box<dyn Future<Output = Result<u64, BoxError>> + Send>>;
@@ -59,24 +62,7 @@ pub struct Run {
 
 impl Job {
     /// Runs `work` every `every`. It gives the number of things that it dealt with, and works in steps: between two of
-    /// them it asks [`Run::is_stopped`].
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use waybill_service::jobs::Job;
-    /// # async fn delete_some() -> Result<u64, std::io::Error> { Ok(0) }
-    /// Job::new("purge-processed-messages", Duration::from_secs(3600), async |run| {
-    ///     let mut deleted = 0;
-    ///     while !run.is_stopped() {
-    ///         let step = delete_some().await?;
-    ///         deleted += step;
-    ///         if step == 0 {
-    ///             break;
-    ///         }
-    ///     }
-    ///     Ok::<_, std::io::Error>(deleted)
-    /// });
-    /// ```
+    /// them it asks [`Run::is_stopped`]. [`Job::purge`] is such a job.
     pub fn new<F, Fut, E>(name: &'static str, every: Duration, work: F) -> Self
     where
         F: Fn(Run) -> Fut + Send + Sync + 'static,
@@ -88,6 +74,36 @@ impl Job {
             Box::pin(async move { running.await.map_err(Into::into) })
         };
         Self { name, every, at_most: AT_MOST, work: Arc::new(work) }
+    }
+
+    /// Deletes hourly what is over, step by step until a step finds nothing. Off, only a table grows.
+    ///
+    /// ```
+    /// # use waybill_service::jobs::Job;
+    /// # fn job(pool: sqlx::PgPool) {
+    /// # async fn delete_some(pool: &sqlx::PgPool) -> Result<u64, sqlx::Error> { Ok(0) }
+    /// Job::purge("purge-letters", pool, async |pool| delete_some(&pool).await);
+    /// # }
+    /// ```
+    pub fn purge<F, Fut, E>(name: &'static str, pool: PgPool, step: F) -> Self
+    where
+        F: Fn(PgPool) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<u64, E>> + Send,
+        E: Into<BoxError>,
+    {
+        Self::new(name, HOURLY, move |run| {
+            let (pool, step) = (pool.clone(), step.clone());
+            async move {
+                let mut deleted = 0;
+                while !run.is_stopped() {
+                    match step(pool.clone()).await? {
+                        0 => break,
+                        some => deleted += some,
+                    }
+                }
+                Ok::<_, E>(deleted)
+            }
+        })
     }
 
     /// Bounds a run: after this time it is stopped and counts as failed. Without it, ten minutes.
