@@ -1,33 +1,36 @@
 //! The process: built from its settings, then run until it is told to stop.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use anyhow::Context;
 use axum::Router;
-use axum::http::HeaderValue;
-use axum::http::header::CACHE_CONTROL;
 use axum::middleware::map_response;
-use axum::response::Response;
 use sqlx::PgPool;
-use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use waybill_consumer::{Consumer, Horizon, Settings, Status, Subscription};
+use waybill_consumer::{Consumer, Horizon, Settings, Subscription};
 use waybill_event::{Event, OrderEvent};
+use waybill_operations as operations;
 use waybill_outbox::{Hint, Outbox};
 use waybill_service::auth::Verifier;
-use waybill_service::health::{self, Check, Health};
-use waybill_service::jobs::{Job, Jobs, Run};
-use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
+use waybill_service::health::{self, Health};
+use waybill_service::http::Listeners;
+use waybill_service::jobs::{Job, Jobs};
+use waybill_service::shutdown::{part, within_grace};
+use waybill_service::{ConfigError, http, metrics, postgres};
 
 use crate::points::{self, MovePoints};
 use crate::{Config, GROUP, NAME};
 
+const TABLES: [&str; 6] = [
+    "messaging.outbox",
+    "messaging.processed_message",
+    "messaging.job_lease",
+    "point_account",
+    "point_order",
+    "point_entry",
+];
 /// Name of the job that purges the inbox, for `JOBS`.
 const PURGE_INBOX: &str = "purge-inbox";
-/// Pause between two checks of database and consumer.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
-
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
@@ -37,12 +40,6 @@ pub enum BuildError {
     /// The database cannot be reached.
     #[error(transparent)]
     Database(#[from] postgres::Error),
-    /// The database lacks our tables.
-    #[error("database has no table {0}: run `waybill-point migrate` first")]
-    NotMigrated(&'static str),
-    /// The database refused to say.
-    #[error("database does not tell its tables")]
-    Schema(#[source] sqlx::Error),
     /// The consumer cannot be made.
     #[error("consumer cannot be made")]
     Consumer(#[from] waybill_consumer::Error),
@@ -55,11 +52,8 @@ pub struct App {
     consumer: Consumer,
     jobs: Jobs,
     routes: Router,
-    api: TcpListener,
-    metrics: TcpListener,
+    listeners: Listeners,
     health: Health,
-    local_addr: SocketAddr,
-    metrics_addr: SocketAddr,
     background: DropGuard,
 }
 
@@ -72,38 +66,34 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        require_tables(&pool).await?;
+        postgres::require_tables(&pool, NAME, &TABLES).await?;
         let jobs = Jobs::new(pool.clone(), vec![purge_inbox(pool.clone())], &config.jobs)?;
-        let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
-        let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
-        let address =
-            |name, listener: &TcpListener| listener.local_addr().map_err(|e| ConfigError::invalid(name, e));
-        let (local_addr, metrics_addr) =
-            (address("HTTP_LISTEN", &api)?, address("METRICS_LISTEN", &metrics)?);
+        let listeners = Listeners::bind(&config.http).await?;
         let background = CancellationToken::new();
         let hint = Hint::start(config.postgres.options(NAME)?, background.clone());
         let prefix = config.kafka.topic_prefix.clone();
         let outbox = Outbox::new(prefix.clone(), config.outbox_max_bytes).with_hint(hint);
-        let settings = Settings::new(config.kafka.client_settings()?, prefix);
+        let settings = Settings::new(config.kafka.client_settings()?, prefix.clone());
         let consumer = Consumer::builder(pool.clone(), settings)
             .subscribe(Subscription::new(OrderEvent::TOPIC, GROUP).batch_handler(MovePoints::new(outbox)))
             .build()?;
         let health = Health::new();
-        let routes = points::http::router(pool.clone(), verifier)
-            .layer(map_response(no_store))
+        let routes = points::http::router(pool.clone(), verifier.clone())
+            .merge(operations::consumer::router(consumer.operations(), pool.clone(), prefix, verifier))
+            .layer(map_response(http::no_store))
             .merge(health::router(health.clone()));
         let background = background.drop_guard();
-        Ok(Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, background })
+        Ok(Self { pool, consumer, jobs, routes, listeners, health, background })
     }
 
     /// Address of the API.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.listeners.local_addr
     }
 
     /// Address of `/metrics`.
     pub fn metrics_addr(&self) -> SocketAddr {
-        self.metrics_addr
+        self.listeners.metrics_addr
     }
 
     /// Consumes and serves until `shutdown`; then takes no new request and no new batch, ends what runs, commits
@@ -112,95 +102,33 @@ impl App {
     /// # Errors
     /// A part failed, or the grace period was not enough.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let Self { pool, consumer, jobs, routes, api, metrics, health, local_addr, metrics_addr, background } =
-            self;
+        let Self { pool, consumer, jobs, routes, listeners, health, background } = self;
+        let Listeners { api, metrics, local_addr, metrics_addr } = listeners;
         // A part that fails ends the others in order, as a signal does.
         let stop = shutdown.child_token();
-        let watched =
-            watch(pool.clone(), consumer.status(), health.check("database"), health.check("consumer"));
-        let watching = tokio::spawn(stop.clone().run_until_cancelled_owned(watched));
+        let mut watching = JoinSet::new();
+        let (database, consuming, status) =
+            (health.check("database"), health.check("consumer"), consumer.status());
+        watching.spawn(health::keep_database(database, pool.clone()));
+        watching.spawn(health::keep(consuming, move || std::future::ready(status.ready())));
         tracing::info!(%local_addr, %metrics_addr, "point service is up");
         let consume = part(&stop, "consumer", consumer.run(stop.clone()));
-        let serve = part(&stop, "API", http::serve(api, http::frame(routes), stop.clone()));
+        let serve =
+            part(&stop, "API", http::serve(api, http::frame_with(routes, operations::BODIES), stop.clone()));
         let export = part(&stop, "metrics", http::serve(metrics, metrics::router(), stop.clone()));
         let parts = async {
             let (consumed, served, exported, ()) =
                 tokio::join!(consume, serve, export, jobs.run(stop.clone()));
             consumed.and(served).and(exported)
         };
-        let too_late = async {
-            stop.cancelled().await;
-            tokio::time::sleep(shutdown::GRACE).await;
-        };
-        let ended = tokio::select! {
-            ended = parts => ended,
-            () = too_late => Err(anyhow::anyhow!("what was running did not end within the grace period")),
-        };
-        drop(background);
-        watching.abort();
+        let ended = within_grace(&stop, Box::pin(parts)).await;
+        drop((background, watching));
         pool.close().await;
         ended
     }
 }
 
-/// Deletes inbox rows past their horizon, in bounded steps; hourly. When it is off, only the table grows.
+/// When it is off, only the table grows.
 fn purge_inbox(pool: PgPool) -> Job {
-    Job::new(PURGE_INBOX, Duration::from_secs(3600), move |run: Run| {
-        let pool = pool.clone();
-        async move {
-            let mut deleted = 0;
-            while !run.is_stopped() {
-                match waybill_consumer::purge(&pool, Horizon::default()).await? {
-                    0 => break,
-                    step => deleted += step,
-                }
-            }
-            Ok::<_, sqlx::Error>(deleted)
-        }
-    })
-}
-
-/// Runs one part; whatever way it ends, the others end too.
-async fn part<E: Into<anyhow::Error>>(
-    stop: &CancellationToken,
-    name: &'static str,
-    running: impl Future<Output = Result<(), E>>,
-) -> anyhow::Result<()> {
-    let ended = running.await.map_err(Into::into).with_context(|| format!("{name} failed"));
-    stop.cancel();
-    ended
-}
-
-/// Balances are personal, and stale at once.
-async fn no_store(mut response: Response) -> Response {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    let needed =
-        ["messaging.outbox", "messaging.processed_message", "point_account", "point_order", "point_entry"];
-    for table in needed {
-        let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
-        if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
-            return Err(BuildError::NotMigrated(table));
-        }
-    }
-    Ok(())
-}
-
-/// Keeps the readiness: the database answers, and the consumer has its assignment and reaches a broker.
-async fn watch(pool: PgPool, consumer: Status, database: Check, assigned: Check) {
-    loop {
-        match sqlx::query_scalar!(r#"select 1 as "one!""#).fetch_one(&pool).await {
-            Ok(_) => database.ok(),
-            Err(sqlx::Error::PoolTimedOut) => database.failing("no free connection"),
-            Err(_) => database.failing("no answer"),
-        }
-        match consumer.ready() {
-            Ok(()) => assigned.ok(),
-            Err(reason) => assigned.failing(reason),
-        }
-        tokio::time::sleep(CHECK_EVERY).await;
-    }
+    Job::purge(PURGE_INBOX, pool, async |pool| waybill_consumer::purge(&pool, Horizon::default()).await)
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Command, FromArgMatches};
 use tokio_util::sync::CancellationToken;
 use waybill_notification::{App, BuildError, Config};
+use waybill_service::postgres;
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics, eventually};
 
@@ -71,6 +72,22 @@ async fn events_of_both_topics_reach_the_customer_and_the_offsets_move() {
     let of_orders: Vec<_> = kinds.iter().map(String::as_str).filter(|kind| *kind != "earned").collect();
     assert_eq!((kinds.len(), of_orders), (3, vec!["placed", "cancelled"]));
 
+    // The operators' routes are on the same port.
+    let operator = issuer.operator(uuid::Uuid::now_v7(), &["view"]);
+    let ask = async |path: &str| {
+        let request = client.get(format!("http://{api}{path}")).bearer_auth(&operator);
+        let response = request.send().await.expect("answers");
+        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        response.json::<serde_json::Value>().await.expect("json")
+    };
+    let shown = ask("/internal/consumer").await;
+    let subscribed: Vec<_> =
+        shown["subscriptions"].as_array().into_iter().flatten().map(|s| s["topic"].as_str()).collect();
+    assert_eq!(subscribed, [Some("orders.v1"), Some("points.v1")]);
+    let tasks = ask(&format!("/internal/tasks?key={order_id}")).await;
+    assert_eq!(tasks["tasks"].as_array().map(Vec::len), Some(3));
+
     shutdown.cancel();
     running.await.expect("no panic").expect("ends well");
     for (topic, records) in [("orders.v1", 4), ("points.v1", 1)] {
@@ -86,5 +103,11 @@ async fn events_of_both_topics_reach_the_customer_and_the_offsets_move() {
 async fn a_database_without_tables_is_named_at_start() {
     let database = Database::create(&[]).await;
     let error = App::build(config(&database, &Topics::none(), &Issuer::new())).await.expect_err("no tables");
-    assert!(matches!(error, BuildError::NotMigrated("messaging.processed_message")), "{error}");
+    assert!(
+        matches!(
+            error,
+            BuildError::Database(postgres::Error::NotMigrated { table: "messaging.processed_message", .. })
+        ),
+        "{error}"
+    );
 }

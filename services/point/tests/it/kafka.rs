@@ -4,6 +4,7 @@ use clap::{Args, Command, FromArgMatches};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_point::{App, BuildError, Config};
+use waybill_service::postgres;
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics, eventually};
 
@@ -72,6 +73,16 @@ async fn an_order_event_becomes_points_and_the_offset_moves() {
     .await;
     assert!(get(api, "/healthz").await.is_ok());
     assert!(get(metrics, "/metrics").await.is_ok());
+    // An operator asks before a replay.
+    let check = serde_json::json!({"topic": "orders.v1", "group": "point", "messages": [{"message_id": dead, "value": null}]});
+    let checked = eventually(async || {
+        let request = client.post(format!("http://{api}/internal/consumer/check")).json(&check);
+        let request = request.bearer_auth(issuer.operator(Uuid::now_v7(), &["view"]));
+        let answer: serde_json::Value = request.send().await.expect("answers").json().await.expect("json");
+        if answer["messages"][0]["inbox"] == "dead" { Ok(answer) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!(checked["messages"][0]["decodes"], false, "no value is none of ours");
 
     shutdown.cancel();
     running.await.expect("no panic").expect("ends well");
@@ -91,5 +102,8 @@ async fn an_order_event_becomes_points_and_the_offset_moves() {
 async fn a_database_without_tables_is_named_at_start() {
     let database = Database::create(&[]).await;
     let error = App::build(config(&database, &Topics::none(), &Issuer::new())).await.expect_err("no tables");
-    assert!(matches!(error, BuildError::NotMigrated("messaging.outbox")), "{error}");
+    assert!(
+        matches!(error, BuildError::Database(postgres::Error::NotMigrated { table: "messaging.outbox", .. })),
+        "{error}"
+    );
 }

@@ -1,0 +1,137 @@
+//! The consumer and its park, by the names that operators use.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sqlx::PgPool;
+use waybill_consumer::park::{self, ParkedKey};
+use waybill_consumer::{Blocked, Check, Checked, InboxState, OperationError, Operations, SubscriptionState};
+
+use crate::api;
+
+/// What the routes ask.
+#[derive(Debug, Clone)]
+pub(super) struct Lines {
+    pub(super) operations: Operations,
+    pub(super) pool: PgPool,
+    /// The installation's, before every topic and group.
+    pub(super) prefix: String,
+}
+
+impl Lines {
+    pub(super) async fn subscriptions(&self) -> Result<Vec<api::Subscription>, OperationError> {
+        let mut subscriptions = Vec::new();
+        for state in self.operations.subscriptions() {
+            let (topic, group) = (self.with_prefix(&state.topic), self.with_prefix(&state.group));
+            let parked = park::gauge(&self.pool, &group, &topic).await?;
+            let SubscriptionState { topic, group, order, tiers, replay_safety, breaker, blocked } = state;
+            subscriptions.push(api::Subscription {
+                topic,
+                group,
+                order: order.to_owned(),
+                tiers,
+                replay_safety: replay_safety.as_str().to_owned(),
+                breaker: breaker.phase.as_str().to_owned(),
+                breaker_reason: breaker.reason,
+                parked_keys: parked.keys,
+                parked_messages: parked.messages,
+                blocked: blocked.into_iter().map(|blocked| self.blocked(blocked)).collect(),
+            });
+        }
+        Ok(subscriptions)
+    }
+
+    pub(super) async fn check(
+        &self,
+        topic: &str,
+        group: &str,
+        messages: Vec<Check>,
+    ) -> Result<Vec<api::CheckedMessage>, OperationError> {
+        let checked = self.operations.check(topic, group, messages).await?;
+        Ok(checked.into_iter().map(api::CheckedMessage::from).collect())
+    }
+
+    /// Behind the id `after`, with the id of each.
+    pub(super) async fn parked_keys(
+        &self,
+        topic: Option<&str>,
+        group: Option<&str>,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<(i64, api::Key)>, OperationError> {
+        self.known(topic, group)?;
+        let (topic, group) =
+            (topic.map(|name| self.with_prefix(name)), group.map(|name| self.with_prefix(name)));
+        let keys = park::list(&self.pool, group.as_deref(), topic.as_deref(), limit, after).await?;
+        Ok(keys.into_iter().map(|key| (key.id, self.key(key))).collect())
+    }
+
+    pub(super) async fn release(
+        &self,
+        topic: &str,
+        group: &str,
+        key: &[u8],
+        keyless: bool,
+    ) -> Result<bool, OperationError> {
+        self.known(Some(topic), Some(group))?;
+        let (topic, group) = (self.with_prefix(topic), self.with_prefix(group));
+        Ok(park::release(&self.pool, &group, &topic, key, keyless).await?)
+    }
+
+    /// A name that no subscription has is a mistake, and not a list of nothing.
+    fn known(&self, topic: Option<&str>, group: Option<&str>) -> Result<(), OperationError> {
+        let fits = |asked: Option<&str>, name: &str| asked.is_none_or(|asked| asked == name);
+        let of = |state: &SubscriptionState| fits(topic, &state.topic) && fits(group, &state.group);
+        if (topic, group) == (None, None) || self.operations.subscriptions().iter().any(of) {
+            return Ok(());
+        }
+        let name = |asked: Option<&str>| asked.unwrap_or("any").to_owned();
+        Err(OperationError::Unknown { topic: name(topic), group: name(group) })
+    }
+
+    fn blocked(&self, blocked: Blocked) -> api::Blocked {
+        let Blocked { group: _, topic, partition, reason, error } = blocked;
+        api::Blocked { topic: self.without_prefix(topic), partition, reason: reason.to_owned(), error }
+    }
+
+    fn key(&self, parked: ParkedKey) -> api::Key {
+        let (key, key_encoding) = match String::from_utf8(parked.key) {
+            Ok(text) if !parked.keyless => (text, api::KeyEncoding::Utf8),
+            Ok(text) => (STANDARD.encode(text), api::KeyEncoding::Base64),
+            Err(error) => (STANDARD.encode(error.as_bytes()), api::KeyEncoding::Base64),
+        };
+        api::Key {
+            topic: self.without_prefix(parked.topic),
+            group: self.without_prefix(parked.consumer_group),
+            key,
+            key_encoding,
+            keyless: parked.keyless,
+            state: parked.state,
+            attempts: parked.attempts,
+            due_at: parked.due_at,
+            parked_at: parked.parked_at,
+            messages: parked.messages,
+            head: parked.head,
+            error_code: parked.error_code,
+        }
+    }
+
+    fn with_prefix(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn without_prefix(&self, name: String) -> String {
+        name.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(name)
+    }
+}
+
+impl From<Checked> for api::CheckedMessage {
+    fn from(checked: Checked) -> Self {
+        let Checked { message_id, inbox, replay_id, decodes } = checked;
+        let inbox = inbox.map(|state| match state {
+            InboxState::Done => api::Inbox::Done,
+            InboxState::Dead => api::Inbox::Dead,
+        });
+        let decode_error = decodes.err().map(str::to_owned);
+        Self { message_id, inbox, replay_id, decodes: decode_error.is_none(), decode_error }
+    }
+}
