@@ -1,4 +1,5 @@
 //! Rules of the repository itself.
 
+mod alerts;
 mod arrows;
 mod migrations;

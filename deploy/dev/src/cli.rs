@@ -75,7 +75,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         check: bool,
     },
-    /// Run the static checks: format, lints, documentation, licences and bans, the compose file.
+    /// Run the static checks: format, lints, documentation, licences and bans, the alert rules, the compose file.
     Check,
     /// Run what continuous integration runs: setup, check, prepare --check, test.
     Ci,

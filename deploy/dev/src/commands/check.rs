@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::setup;
+use super::{promtool, setup};
 use crate::{
     infra::docker,
     layout::{Space, Workspace},
@@ -35,6 +35,7 @@ fn checks(session: &Session, workspace: &Workspace) -> Result<()> {
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items", "--features", FEATURES];
     session.must(session.cargo()?.args(doc).env("RUSTDOCFLAGS", "-D warnings"))?;
     deny(session, workspace)?;
+    promtool::check(session, workspace)?;
     compose(session)
 }
 

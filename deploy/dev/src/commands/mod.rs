@@ -6,6 +6,7 @@ mod ci;
 mod demo;
 mod logs;
 mod prepare;
+mod promtool;
 mod setup;
 mod test;
 mod token;

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
+use super::promtool;
 use crate::{
     cli::Only,
     infra::{Given, Source, choose, docker, kafka, postgres},
@@ -106,6 +107,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let session = Session::begin(&workspace.state(Space::Dev))?;
     let result =
         Need::of(Only::All, workspace).and_then(|need| install(&session, missing(need.with_tests())));
+    if result.is_ok() {
+        promtool::provide(&session, workspace);
+    }
     session.end();
     result?;
     eprintln!("{} everything needed is there", ui::tick());
