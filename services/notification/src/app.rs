@@ -8,7 +8,7 @@ use axum::middleware::map_response;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use waybill_consumer::{Consumer, Horizon, Settings, Subscription};
+use waybill_consumer::{AfterDead, Consumer, Horizon, RetryPolicy, Settings, Subscription};
 use waybill_event::{Event, OrderEvent, PointEvent};
 use waybill_operations as operations;
 use waybill_service::auth::Verifier;
@@ -22,8 +22,14 @@ use waybill_task::{Tasks, Worker};
 use crate::notices::{self, OldestUnsent, OrderNotices, PointNotices};
 use crate::{Config, GROUP, NAME};
 
-const TABLES: [&str; 4] =
-    ["messaging.processed_message", "messaging.job_lease", "messaging.task", "notification"];
+const TABLES: [&str; 6] = [
+    "messaging.processed_message",
+    "messaging.parked_message",
+    "messaging.suspect",
+    "messaging.job_lease",
+    "messaging.task",
+    "notification",
+];
 /// Name of the job that purges the inbox, for `JOBS`.
 const PURGE_INBOX: &str = "purge-inbox";
 /// Name of the job that purges finished tasks.
@@ -59,6 +65,12 @@ pub struct App {
     health: Health,
 }
 
+/// What is told of one order keeps its order, whatever fails. After a dead letter the later ones go on: a customer who
+/// was not told of one thing must still be told of the next.
+fn in_order(topic: &str) -> Subscription {
+    Subscription::new(topic, GROUP).key_ordered(RetryPolicy::default(), AfterDead::Continue)
+}
+
 impl App {
     /// Connects to the database and binds the ports. Starts no telemetry: several can live in one process.
     ///
@@ -83,17 +95,12 @@ impl App {
         let orders = OrderNotices::new(locale, tasks.clone());
         let points = PointNotices::new(locale, tasks);
         let consumer = Consumer::builder(pool.clone(), settings)
-            .subscribe(Subscription::new(OrderEvent::TOPIC, GROUP).handler(orders))
-            .subscribe(Subscription::new(PointEvent::TOPIC, GROUP).handler(points))
+            .subscribe(in_order(OrderEvent::TOPIC).handler(orders))
+            .subscribe(in_order(PointEvent::TOPIC).handler(points))
             .build()?;
         let health = Health::new();
         let routes = notices::http::router(pool.clone(), verifier.clone())
-            .merge(operations::consumer::router(
-                consumer.operations(),
-                pool.clone(),
-                prefix,
-                verifier.clone(),
-            ))
+            .merge(operations::consumer::router(consumer.operations(), prefix, verifier.clone()))
             .merge(operations::tasks::router(pool.clone(), verifier))
             .layer(map_response(http::no_store))
             .merge(health::router(health.clone()));

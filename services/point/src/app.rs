@@ -7,7 +7,7 @@ use axum::middleware::map_response;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use waybill_consumer::{Consumer, Horizon, Settings, Subscription};
+use waybill_consumer::{Consumer, Horizon, RetryPolicy, Settings, Subscription};
 use waybill_event::{Event, OrderEvent};
 use waybill_operations as operations;
 use waybill_outbox::{Hint, Outbox};
@@ -21,9 +21,11 @@ use waybill_service::{ConfigError, http, metrics, postgres};
 use crate::points::{self, MovePoints};
 use crate::{Config, GROUP, NAME};
 
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 8] = [
     "messaging.outbox",
     "messaging.processed_message",
+    "messaging.parked_message",
+    "messaging.suspect",
     "messaging.job_lease",
     "point_account",
     "point_order",
@@ -75,11 +77,16 @@ impl App {
         let outbox = Outbox::new(prefix.clone(), config.outbox_max_bytes).with_hint(hint);
         let settings = Settings::new(config.kafka.client_settings()?, prefix.clone());
         let consumer = Consumer::builder(pool.clone(), settings)
-            .subscribe(Subscription::new(OrderEvent::TOPIC, GROUP).batch_handler(MovePoints::new(outbox)))
+            // Any order of arrival ends the same: a version that is not the newest does nothing.
+            .subscribe(
+                Subscription::new(OrderEvent::TOPIC, GROUP)
+                    .retry(RetryPolicy::default())
+                    .batch_handler(MovePoints::new(outbox)),
+            )
             .build()?;
         let health = Health::new();
         let routes = points::http::router(pool.clone(), verifier.clone())
-            .merge(operations::consumer::router(consumer.operations(), pool.clone(), prefix, verifier))
+            .merge(operations::consumer::router(consumer.operations(), prefix, verifier))
             .layer(map_response(http::no_store))
             .merge(health::router(health.clone()));
         let background = background.drop_guard();

@@ -1,10 +1,6 @@
 //! What operators ask of a consumer and tell it, while it runs.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -29,7 +25,7 @@ pub struct Operations {
 }
 
 /// A subscription as operators see it. Names are without the installation's prefix.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionState {
     /// Source topic.
     pub topic: String,
@@ -43,8 +39,6 @@ pub struct SubscriptionState {
     pub replay_safety: ReplaySafety,
     /// The flood breaker of this process.
     pub breaker: BreakerState,
-    /// What is parked where keys are ordered, counted every few seconds; `None` elsewhere, and before the first count.
-    pub parked: Option<ParkedGauge>,
     /// Partitions of this process that make no progress, retry and replay topics included.
     pub blocked: Vec<Blocked>,
 }
@@ -123,7 +117,6 @@ impl Operations {
                 tiers: line.tiers(),
                 replay_safety: line.replay_safety,
                 breaker: line.breaker.state(),
-                parked: *line.parked.lock().unwrap_or_else(PoisonError::into_inner),
                 blocked: blocked.iter().filter(of_line).cloned().collect(),
             }
         };
@@ -170,19 +163,34 @@ impl Operations {
         Ok(self.find(topic, group)?.line.breaker.resume())
     }
 
-    /// Parked keys of a subscription, the longest parked first, behind the id `after` (0 at first).
+    /// What is parked of a subscription, counted now.
     ///
     /// # Errors
     /// No such subscription, or the database failed.
+    pub async fn parked(&self, topic: &str, group: &str) -> Result<ParkedGauge, OperationError> {
+        let line = &self.find(topic, group)?.line;
+        Ok(park::gauge(&self.pool, &line.consumer_group, &line.source).await?)
+    }
+
+    /// Parked keys, of one topic or group or of all, the longest parked first, behind the id `after` (0 at first).
+    ///
+    /// # Errors
+    /// No subscription has such a name, or the database failed.
     pub async fn parked_keys(
         &self,
-        topic: &str,
-        group: &str,
+        topic: Option<&str>,
+        group: Option<&str>,
         after: i64,
         limit: i64,
     ) -> Result<Vec<ParkedKey>, OperationError> {
-        let line = &self.find(topic, group)?.line;
-        let (group, topic) = (Some(&*line.consumer_group), Some(&*line.source));
+        let fits = |asked: Option<&str>, name: &str| asked.is_none_or(|asked| asked == name);
+        let of = |route: &&Arc<Route>| fits(topic, &route.line.topic) && fits(group, &route.line.group);
+        // A name that no subscription has is a mistake, and not a list of nothing.
+        let Some(found) = self.routes.iter().find(of) else {
+            let name = |asked: Option<&str>| asked.unwrap_or("any").to_owned();
+            return Err(OperationError::Unknown { topic: name(topic), group: name(group) });
+        };
+        let (group, topic) = (group.map(|_| &*found.line.consumer_group), topic.map(|_| &*found.line.source));
         Ok(park::list(&self.pool, group, topic, limit, after).await?)
     }
 

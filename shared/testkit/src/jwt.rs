@@ -108,8 +108,7 @@ impl Issuer {
     /// When the key cannot sign.
     pub fn sign(&self, subject: Uuid, scope: &str, roles: Option<&[&str]>, seconds: i64) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
-        let claims =
-            Claims { sub: subject, scope, iat: now, exp: now.saturating_add_signed(seconds), roles };
+        let claims = Claims { sub: subject, scope, iat: now, exp: now.saturating_add_signed(seconds), roles };
         let mut header = Header::new(Algorithm::ES256);
         header.kid = Some(self.kid.clone());
         encode(&header, &claims, &self.encoding_key()).expect("signs")

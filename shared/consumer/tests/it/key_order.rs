@@ -178,7 +178,7 @@ async fn a_blocked_key_waits_for_an_operator_over_a_restart() {
         (operations, stop, tokio::spawn(async move { run.await.unwrap() }))
     };
     let blocked = async |operations: &Operations| {
-        let keys = operations.parked_keys(OrderEvent::TOPIC, GROUP, 0, 10).await.unwrap();
+        let keys = operations.parked_keys(Some(OrderEvent::TOPIC), Some(GROUP), 0, 10).await.unwrap();
         keys.into_iter().find(|key| key.state == "blocked").ok_or("not blocked")
     };
     let (operations, stop, task) = start();

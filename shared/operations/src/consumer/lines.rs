@@ -2,9 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sqlx::PgPool;
-use waybill_consumer::park::{self, ParkedKey};
-use waybill_consumer::{Blocked, Check, Checked, InboxState, OperationError, Operations, SubscriptionState};
+use waybill_consumer::{
+    Blocked, Check, Checked, InboxState, OperationError, Operations, ParkedKey, SubscriptionState,
+};
 
 use crate::api;
 
@@ -12,7 +12,6 @@ use crate::api;
 #[derive(Debug, Clone)]
 pub(super) struct Lines {
     pub(super) operations: Operations,
-    pub(super) pool: PgPool,
     /// The installation's, before every topic and group.
     pub(super) prefix: String,
 }
@@ -21,8 +20,7 @@ impl Lines {
     pub(super) async fn subscriptions(&self) -> Result<Vec<api::Subscription>, OperationError> {
         let mut subscriptions = Vec::new();
         for state in self.operations.subscriptions() {
-            let (topic, group) = (self.with_prefix(&state.topic), self.with_prefix(&state.group));
-            let parked = park::gauge(&self.pool, &group, &topic).await?;
+            let parked = self.operations.parked(&state.topic, &state.group).await?;
             let SubscriptionState { topic, group, order, tiers, replay_safety, breaker, blocked } = state;
             subscriptions.push(api::Subscription {
                 topic,
@@ -58,10 +56,7 @@ impl Lines {
         after: i64,
         limit: i64,
     ) -> Result<Vec<(i64, api::Key)>, OperationError> {
-        self.known(topic, group)?;
-        let (topic, group) =
-            (topic.map(|name| self.with_prefix(name)), group.map(|name| self.with_prefix(name)));
-        let keys = park::list(&self.pool, group.as_deref(), topic.as_deref(), limit, after).await?;
+        let keys = self.operations.parked_keys(topic, group, after, limit).await?;
         Ok(keys.into_iter().map(|key| (key.id, self.key(key))).collect())
     }
 
@@ -72,20 +67,7 @@ impl Lines {
         key: &[u8],
         keyless: bool,
     ) -> Result<bool, OperationError> {
-        self.known(Some(topic), Some(group))?;
-        let (topic, group) = (self.with_prefix(topic), self.with_prefix(group));
-        Ok(park::release(&self.pool, &group, &topic, key, keyless).await?)
-    }
-
-    /// A name that no subscription has is a mistake, and not a list of nothing.
-    fn known(&self, topic: Option<&str>, group: Option<&str>) -> Result<(), OperationError> {
-        let fits = |asked: Option<&str>, name: &str| asked.is_none_or(|asked| asked == name);
-        let of = |state: &SubscriptionState| fits(topic, &state.topic) && fits(group, &state.group);
-        if (topic, group) == (None, None) || self.operations.subscriptions().iter().any(of) {
-            return Ok(());
-        }
-        let name = |asked: Option<&str>| asked.unwrap_or("any").to_owned();
-        Err(OperationError::Unknown { topic: name(topic), group: name(group) })
+        self.operations.release(topic, group, key, keyless).await
     }
 
     fn blocked(&self, blocked: Blocked) -> api::Blocked {
@@ -113,10 +95,6 @@ impl Lines {
             head: parked.head,
             error_code: parked.error_code,
         }
-    }
-
-    fn with_prefix(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
     }
 
     fn without_prefix(&self, name: String) -> String {

@@ -9,7 +9,6 @@ use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use sqlx::PgPool;
 use waybill_consumer::{MAX_CHECKED, OperationError, Operations};
 use waybill_service::auth::Verifier;
 use waybill_service::http::{self, ApiError};
@@ -35,9 +34,9 @@ impl FromRef<Api> for Verifier {
     }
 }
 
-/// The routes, over [`waybill_consumer::Consumer::operations`], the consumer's own database and the installation's prefix.
-pub fn router(operations: Operations, pool: PgPool, prefix: impl Into<String>, verifier: Verifier) -> Router {
-    let lines = Lines { operations, pool, prefix: prefix.into() };
+/// The routes, over [`waybill_consumer::Consumer::operations`] and the installation's prefix.
+pub fn router(operations: Operations, prefix: impl Into<String>, verifier: Verifier) -> Router {
+    let lines = Lines { operations, prefix: prefix.into() };
     Router::new()
         .route("/internal/consumer", get(subscriptions))
         .route(CHECK, post(check))

@@ -40,8 +40,8 @@ impl Scene {
             .subscribe(keyed.handler(Nothing))
             .build()
             .expect("builds");
-        let (operations, pool) = (consumer.operations(), database.pool.clone());
-        let routes = |verifier| waybill_operations::consumer::router(operations, pool, "test.", verifier);
+        let operations = consumer.operations();
+        let routes = |verifier| waybill_operations::consumer::router(operations, "test.", verifier);
         let server = Server::start(routes).await;
         Self { database, server }
     }
