@@ -8,6 +8,7 @@ pub mod fuzz;
 pub mod invariants;
 pub mod status;
 pub mod system;
+pub mod worker;
 
 pub use client::Client;
 pub use system::System;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use waybill_tests::chaos::{self, orders, relay};
+use waybill_tests::chaos::{self, consume, orders, relay};
 
 #[derive(Parser)]
 #[command(about)]
@@ -35,6 +35,28 @@ enum Command {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Consumers that are killed, stopped past their session and restarted, with handlers that fail in every way and two
+    /// operators who replay; at quiet points every message must be in exactly one place, and keys in order.
+    Consume {
+        /// Messages to produce.
+        #[arg(long, default_value_t = 60_000)]
+        messages: usize,
+        /// Keys they belong to.
+        #[arg(long, default_value_t = 1_000)]
+        keys: usize,
+        /// Time of producing, in minutes.
+        #[arg(long, default_value_t = 5.0)]
+        minutes: f64,
+        /// Worker processes.
+        #[arg(long, default_value_t = 3)]
+        workers: usize,
+        /// Only this group: `loose` with retry topics, or `strict` in the order of keys.
+        #[arg(long, value_parser = consume::GROUPS)]
+        group: Option<String>,
+        /// Seed of an earlier run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 #[tokio::main]
@@ -56,6 +78,16 @@ async fn main() -> anyhow::Result<()> {
             let report = orders::run(orders::Plan { orders, clients, seed }).await?;
             println!("{report}");
             anyhow::ensure!(report.broken.is_empty(), "{:#?}", report.broken);
+        }
+        Command::Consume { messages, keys, minutes, workers, group, seed } => {
+            let seed = seed.unwrap_or_else(chaos::fresh_seed);
+            println!("seed {seed}");
+            let groups =
+                consume::GROUPS.into_iter().filter(|name| group.as_deref().is_none_or(|g| g == *name));
+            let (time, groups) = (Duration::from_secs_f64(minutes * 60.0), groups.collect());
+            let report = consume::run(consume::Plan { messages, keys, time, workers, groups, seed }).await?;
+            println!("{report}");
+            anyhow::ensure!(report.findings.is_empty(), "seed {seed}: {} findings", report.findings.len());
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Random faults against the real binaries. A run is named by its seed: the same seed chooses the same faults, and
 //! what the machine adds of its own is the machine's.
 
+pub mod consume;
 pub mod orders;
 pub mod relay;
 

@@ -1,0 +1,22 @@
+//! Dying at a named point of the consumer, where a random SIGKILL hardly ever hits.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+use rustix::process::{Signal, getpid, kill_process};
+
+/// Arms `name@n`: SIGKILL at its n-th passing. Does nothing in a build without crash points.
+pub(super) fn arm(point: &str) -> anyhow::Result<()> {
+    let (name, nth) = point.split_once('@').context("a crash point is name@n")?;
+    let nth: u64 = nth.parse().context("a crash point is name@n")?;
+    let passed = AtomicU64::new(0);
+    let said = point.to_owned();
+    let callback = move || {
+        if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
+            eprintln!("crash point {said} reached");
+            // There is no other end to this process than the signal.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    };
+    fail::cfg_callback(name, callback).map_err(anyhow::Error::msg)
+}
