@@ -34,6 +34,9 @@ use rig::Rig;
 use traffic::Traffic;
 use world::World;
 
+/// Draining that takes longer is worth a look at the logs.
+const SLOW: Duration = Duration::from_secs(60);
+
 /// How large a run is.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -99,7 +102,7 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
     let mut rig = Rig::build(plan.workers, &plan.groups, &arguments).await?;
     let mut report = Report::default();
     let result = torment(&mut rig, &plan, &mut report).await;
-    if result.is_err() || !report.findings.is_empty() {
+    if result.is_err() || !report.findings.is_empty() || report.draining > SLOW {
         report.logs = rig.keep_logs();
         rig.say(&format!("logs: {}", report.logs));
     }
