@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
-use rustix::process::{Signal, getpid, kill_process};
 
 /// Arms `name@n`: SIGKILL at its n-th passing. Does nothing in a build without crash points.
 pub(super) fn arm(point: &str) -> anyhow::Result<()> {
@@ -13,9 +12,7 @@ pub(super) fn arm(point: &str) -> anyhow::Result<()> {
     let said = point.to_owned();
     let callback = move || {
         if passed.fetch_add(1, Ordering::SeqCst) + 1 == nth {
-            eprintln!("crash point {said} reached");
-            // There is no other end to this process than the signal.
-            let _ = kill_process(getpid(), Signal::KILL);
+            super::end_process(&said);
         }
     };
     fail::cfg_callback(name, callback).map_err(anyhow::Error::msg)

@@ -95,6 +95,7 @@ async fn fail(tx: &mut PgConnection, fault: Fault) -> Result<(), Failure> {
         Fault::Panic => panic!("told to"),
         Fault::Statement => drop(sqlx::query("select 1 / 0").execute(tx).await?),
         Fault::Missing => drop(sqlx::query("select from nowhere").execute(tx).await?),
+        Fault::Crash => super::end_process("told to by a message"),
         Fault::Swallowed => drop(sqlx::query("select from nowhere").execute(tx).await),
     }
     Ok(())

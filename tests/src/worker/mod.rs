@@ -11,9 +11,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::process::{Signal, getpid, kill_process};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio_util::sync::CancellationToken;
-use waybill_consumer::{AfterDead, Consumer, RetryPolicy, Settings, Subscribed, Subscription};
+use tokio_util::task::AbortOnDropHandle;
+use waybill_consumer::{
+    AfterDead, BreakerPhase, Consumer, Operations, RetryPolicy, Settings, Subscribed, Subscription,
+};
 use waybill_event::{Event, OrderEvent};
 
 use handler::Effects;
@@ -27,6 +31,8 @@ pub const LOOSE: &str = "loose";
 pub const STRICT: &str = "strict";
 /// Name of its sessions in `pg_stat_activity`.
 pub const APPLICATION: &str = "worker";
+/// What the last line of its log begins with when it has killed itself.
+pub const LAST_WORDS: &str = "killed by itself: ";
 /// Short, so that the group is whole again soon after a kill, and the next fault does not meet one that only waits.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -92,7 +98,7 @@ pub struct Options {
 pub enum Mode {
     /// Each by the dice of its seed, in all ways.
     Chaos,
-    /// Each is transient one to as many times as there are tiers.
+    /// One in five is transient, one to as many times as there are tiers.
     Tiers,
     /// All, while the table `outage` has a row.
     Outage,
@@ -117,6 +123,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     // Many small transactions, so that a kill meets each of their parts.
     settings.batch_size = 50;
     settings.retry_max = Duration::from_secs(5);
+    if options.script == Mode::Chaos {
+        // What is left at the end of a run are messages that fail for ever: probed slowly, they take minutes.
+        settings.breaker.probe_min = Duration::from_millis(50);
+        settings.breaker.probe_max = Duration::from_millis(200);
+    }
     let mut consumer = Consumer::builder(pool, settings);
     for group in &options.groups {
         consumer = consumer.subscribe(subscribed(group, &options)?);
@@ -128,7 +139,29 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         term.recv().await;
         on_term.cancel();
     });
-    Ok(consumer.build()?.run(stop).await?)
+    let consumer = consumer.build()?;
+    let _resuming = AbortOnDropHandle::new(tokio::spawn(resume(consumer.operations())));
+    Ok(consumer.run(stop).await?)
+}
+
+/// The operator who lets a line run again that too many permanent failures have stopped.
+async fn resume(operations: Operations) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for line in operations.subscriptions() {
+            if line.breaker.phase == BreakerPhase::Stopped {
+                // It is one of its own subscriptions.
+                let _ = operations.resume(&line.topic, &line.group);
+            }
+        }
+    }
+}
+
+/// SIGKILL, with a last word.
+pub(crate) fn end_process(reason: &str) {
+    eprintln!("{LAST_WORDS}{reason}");
+    // There is no other end to this process than the signal.
+    let _ = kill_process(getpid(), Signal::KILL);
 }
 
 fn subscribed(group: &str, options: &Options) -> anyhow::Result<Subscribed> {

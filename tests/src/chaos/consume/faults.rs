@@ -15,8 +15,13 @@ use crate::chaos::{between, signal};
 use crate::worker::SESSION_TIMEOUT;
 
 /// Where a worker kills itself: between the database and the broker, and between two of their statements.
-pub(super) const CRASH_POINTS: [&str; 4] =
-    ["consumer.before_commit", "consumer.after_commit", "consumer.after_redirect", "consumer.before_outcome"];
+pub(crate) const CRASH_POINTS: [&str; 5] = [
+    "consumer.before_commit",
+    "consumer.after_commit",
+    "consumer.after_redirect",
+    "consumer.before_outcome",
+    "park.after_ack",
+];
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,7 +53,7 @@ impl std::fmt::Display for Done {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Kill,
     CrashPoint,
     Freeze,
@@ -60,7 +65,7 @@ pub(super) enum Fault {
 
 impl Done {
     /// A kind that has not been yet comes first once half of the time is over, so that no run goes without.
-    pub(super) fn next(&self, dice: &mut StdRng, late: bool) -> Fault {
+    pub(crate) fn next(&self, dice: &mut StdRng, late: bool) -> Fault {
         let rolled = match dice.random_range(0..100) {
             0..24 => Fault::Kill,
             24..44 => Fault::CrashPoint,
@@ -82,14 +87,14 @@ impl Done {
     }
 
     /// Whether each has been.
-    pub(super) const fn is_whole(&self) -> bool {
+    pub(crate) const fn is_whole(&self) -> bool {
         self.stops > 0 && self.restarts > 0 && self.looks > 0 && self.kills > 0 && self.sessions > 0
     }
 }
 
 impl Rig {
     /// Puts a worker into an empty place, or into one whose worker is killed for it.
-    pub(super) async fn replace(&mut self, dice: &mut StdRng, crash: bool) -> anyhow::Result<()> {
+    pub(crate) async fn replace(&mut self, dice: &mut StdRng, crash: bool) -> anyhow::Result<()> {
         let place = dice.random_range(0..self.workers.len());
         let pause = between(dice, 0, 1_000);
         let point = CRASH_POINTS.choose(dice).map(|name| format!("{name}@{}", dice.random_range(1..30)));
@@ -104,7 +109,7 @@ impl Rig {
         self.start(place, point.as_deref())
     }
 
-    pub(super) async fn leave_or_join(&mut self, dice: &mut StdRng) -> anyhow::Result<()> {
+    pub(crate) async fn leave_or_join(&mut self, dice: &mut StdRng) -> anyhow::Result<()> {
         let place = dice.random_range(0..self.workers.len());
         let running = self.workers.iter().filter(|worker| worker.process.is_some()).count();
         if self.workers[place].process.is_none() {
@@ -118,7 +123,7 @@ impl Rig {
         Ok(())
     }
 
-    pub(super) fn stop(&mut self, dice: &mut StdRng) -> bool {
+    pub(crate) fn stop(&mut self, dice: &mut StdRng) -> bool {
         let place = dice.random_range(0..self.workers.len());
         let time = SESSION_TIMEOUT + between(dice, 500, 10_000);
         if self.workers[place].frozen.is_some() || !self.freeze(place, time) {
@@ -128,7 +133,7 @@ impl Rig {
         true
     }
 
-    pub(super) async fn restart_broker(&mut self, dice: &mut StdRng) -> anyhow::Result<()> {
+    pub(crate) async fn restart_broker(&mut self, dice: &mut StdRng) -> anyhow::Result<()> {
         let away = between(dice, 200, 4_000);
         self.say(&format!("broker away for {:.1} s", away.as_secs_f64()));
         self.broker.kill();
@@ -138,7 +143,7 @@ impl Rig {
     }
 
     /// Kills or stops all workers, and looks at everything. Nobody else may be at work.
-    pub(super) async fn look(&mut self, dice: &mut StdRng) -> anyhow::Result<Verdict> {
+    pub(crate) async fn look(&mut self, dice: &mut StdRng) -> anyhow::Result<Verdict> {
         let kill = dice.random_bool(0.5);
         self.say(if kill { "quiet: all killed" } else { "quiet: all stopped" });
         let running: Vec<usize> =

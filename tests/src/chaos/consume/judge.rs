@@ -69,7 +69,7 @@ impl fmt::Display for Counts {
 
 /// What a look at the world gives.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(crate) struct Verdict {
     /// Per group.
     pub counts: Vec<Counts>,
     /// Nothing, when all is well.
@@ -77,15 +77,15 @@ pub(super) struct Verdict {
 }
 
 /// One group as it is judged.
-pub(super) struct Case<'w> {
-    pub(super) group: &'w Group,
+pub(crate) struct Case<'w> {
+    pub(crate) group: &'w Group,
     /// The first copy of each message, with its place among all.
-    pub(super) originals: &'w HashMap<Uuid, (usize, &'w Record)>,
-    pub(super) findings: Vec<Finding>,
+    pub(crate) originals: &'w HashMap<Uuid, (usize, &'w Record)>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// Looks at everything. With `drained` nothing may be on its way, and every replay must have its answer.
-pub(super) fn judge(world: &World, drained: bool) -> Verdict {
+pub(crate) fn judge(world: &World, drained: bool) -> Verdict {
     let mut originals = HashMap::new();
     for (place, record) in world.source.iter().enumerate() {
         originals.entry(id(record)).or_insert((place, record));
@@ -106,7 +106,7 @@ pub(super) fn judge(world: &World, drained: bool) -> Verdict {
 }
 
 impl Case<'_> {
-    pub(super) fn find(&mut self, rule: &'static str, id: Uuid, seen: impl Into<String>) {
+    pub(crate) fn find(&mut self, rule: &'static str, id: Uuid, seen: impl Into<String>) {
         let group = self.group.name.clone();
         self.findings.push(Finding { rule, group, id, seen: seen.into() });
     }

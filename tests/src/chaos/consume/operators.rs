@@ -27,19 +27,19 @@ const MOST_REPLAYS: u32 = 4;
 const SCREEN: usize = 40;
 
 /// One of them.
-pub(super) struct Operator {
-    pub(super) name: &'static str,
-    pub(super) topics: Arc<Topics>,
-    pub(super) pool: PgPool,
-    pub(super) groups: Vec<&'static str>,
-    pub(super) dice: StdRng,
+pub(crate) struct Operator {
+    pub(crate) name: &'static str,
+    pub(crate) topics: Arc<Topics>,
+    pub(crate) pool: PgPool,
+    pub(crate) groups: Vec<&'static str>,
+    pub(crate) dice: StdRng,
     /// Held for writing while nothing may be touched.
-    pub(super) desk: Arc<RwLock<()>>,
+    pub(crate) desk: Arc<RwLock<()>>,
 }
 
 impl Operator {
     /// Works until told to stop; the number of replays sent.
-    pub(super) async fn work(mut self, stop: CancellationToken) -> anyhow::Result<usize> {
+    pub(crate) async fn work(mut self, stop: CancellationToken) -> anyhow::Result<usize> {
         let (producer, mut sent) = (self.topics.producer(), 0);
         loop {
             let pause = between(&mut self.dice, 500, 3_000);
@@ -82,7 +82,7 @@ impl Operator {
 }
 
 /// Takes away what made these messages fail.
-pub(super) async fn repair(pool: &PgPool, ids: &[Uuid]) -> Result<(), sqlx::Error> {
+pub(crate) async fn repair(pool: &PgPool, ids: &[Uuid]) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into repaired select distinct id from unnest($1::uuid[]) as id on conflict do nothing",
     )
@@ -93,7 +93,7 @@ pub(super) async fn repair(pool: &PgPool, ids: &[Uuid]) -> Result<(), sqlx::Erro
 }
 
 /// Sends a dead letter as the console does.
-pub(super) async fn replay(
+pub(crate) async fn replay(
     producer: &FutureProducer,
     topics: &Topics,
     group: &str,

@@ -12,7 +12,7 @@ use super::judge::Case;
 use super::world::{Effect, id};
 
 /// No message of a key is handled after a later one, none is passed over, and no two of a key side by side.
-pub(super) fn check(case: &mut Case<'_>) {
+pub(crate) fn check(case: &mut Case<'_>) {
     let group = case.group;
     let by_replay =
         |effect: &Effect| group.inbox.get(&effect.message_id).is_some_and(|row| row.replay.is_some());

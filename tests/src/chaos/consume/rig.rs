@@ -12,92 +12,92 @@ use waybill_testkit::process::Process;
 use waybill_testkit::{Broker, Database, Topics};
 
 use crate::chaos::signal;
-use crate::worker::{APPLICATION, LOOSE, STRICT, TABLES, TOPIC};
+use crate::worker::{APPLICATION, LAST_WORDS, LOOSE, STRICT, TABLES, TOPIC};
 
 /// Partitions of the source, and so of every topic of the groups.
-pub(super) const PARTITIONS: i32 = 6;
+pub(crate) const PARTITIONS: i32 = 6;
 /// Every group that a worker can run.
 pub const GROUPS: [&str; 2] = [LOOSE, STRICT];
-/// Delays of the retries.
-pub(super) const TIERS: [Duration; 3] =
+/// Delays of the retries of a run that is to end soon.
+pub(crate) const TIERS: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_millis(500), Duration::from_secs(1)];
 
 /// Everything that a run has of its own.
-pub(super) struct Rig {
-    pub(super) database: Database,
-    pub(super) topics: Topics,
-    pub(super) broker: Broker,
-    pub(super) workers: Vec<Worker>,
-    pub(super) groups: Vec<&'static str>,
+pub(crate) struct Rig {
+    pub(crate) database: Database,
+    pub(crate) topics: Topics,
+    pub(crate) broker: Broker,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) groups: Vec<&'static str>,
+    tiers: Vec<Duration>,
     /// Folder of the logs; kept when a run fails.
-    pub(super) folder: Option<tempfile::TempDir>,
+    pub(crate) folder: Option<tempfile::TempDir>,
     arguments: Vec<String>,
     started: Instant,
 }
 
 /// A place for a process.
 #[derive(Default)]
-pub(super) struct Worker {
-    pub(super) process: Option<Process>,
+pub(crate) struct Worker {
+    pub(crate) process: Option<Process>,
     /// Stopped until then.
-    pub(super) frozen: Option<Instant>,
-}
-
-/// The topics that a group reads beside the source.
-pub(super) fn side_topics(group: &str) -> Vec<String> {
-    let retries = TIERS.iter().map(|tier| retry_topic("", TOPIC, group, *tier));
-    let retries = retries.filter(|_| group == LOOSE);
-    retries.chain([replay_topic("", TOPIC, group)]).collect()
+    pub(crate) frozen: Option<Instant>,
 }
 
 impl Rig {
     /// Everything but the workers. `arguments` are given to each of them.
-    pub(super) async fn build(
+    pub(crate) async fn build(
         workers: usize,
         groups: &[&'static str],
-        arguments: &[String],
+        tiers: &[Duration],
+        arguments: &[&str],
     ) -> anyhow::Result<Self> {
         let broker = Broker::start().await;
         let topics = Topics::none_on(&broker.bootstrap());
-        let dead = groups.iter().map(|group| dead_letter_topic("", TOPIC, group));
-        let sides = groups.iter().flat_map(|group| side_topics(group));
-        for name in [TOPIC.to_owned(), ReplayOutcome::TOPIC.to_owned()].into_iter().chain(dead).chain(sides) {
-            topics.add(&name, PARTITIONS, &[]).await;
-        }
         let database = Database::create(&[waybill_consumer::migrator()]).await;
         sqlx::raw_sql(TABLES).execute(&database.pool).await?;
-        let mut all: Vec<String> = Vec::new();
+        let delays: Vec<String> = tiers.iter().map(|tier| format!("{}ms", tier.as_millis())).collect();
         let given = [
-            ("--database", &database.url),
-            ("--bootstrap", &topics.bootstrap),
-            ("--prefix", &topics.prefix),
-            ("--groups", &groups.join(",")),
+            ("--database", database.url.clone()),
+            ("--bootstrap", topics.bootstrap.clone()),
+            ("--prefix", topics.prefix.clone()),
+            ("--groups", groups.join(",")),
+            ("--tiers", delays.join(",")),
         ];
-        for (name, value) in given {
-            all.extend([name.to_owned(), value.clone()]);
-        }
-        all.extend(arguments.iter().cloned());
-        let workers = (0..workers).map(|_| Worker::default()).collect();
-        let (folder, started) = (Some(tempfile::tempdir()?), Instant::now());
-        Ok(Self {
+        let given = given.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        let rig = Self {
+            arguments: given.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            groups: groups.to_vec(),
+            tiers: tiers.to_vec(),
+            folder: Some(tempfile::tempdir()?),
+            started: Instant::now(),
             database,
             topics,
             broker,
-            workers,
-            groups: groups.to_vec(),
-            folder,
-            arguments: all,
-            started,
-        })
+        };
+        let dead = groups.iter().map(|group| dead_letter_topic("", TOPIC, group));
+        let sides = groups.iter().flat_map(|group| rig.side_topics(group));
+        for name in [TOPIC.to_owned(), ReplayOutcome::TOPIC.to_owned()].into_iter().chain(dead).chain(sides) {
+            rig.topics.add(&name, PARTITIONS, &[]).await;
+        }
+        Ok(rig)
+    }
+
+    /// The topics that a group reads beside the source.
+    pub(crate) fn side_topics(&self, group: &str) -> Vec<String> {
+        let retries = self.tiers.iter().map(|tier| retry_topic("", TOPIC, group, *tier));
+        let retries = retries.filter(|_| group == LOOSE);
+        retries.chain([replay_topic("", TOPIC, group)]).collect()
     }
 
     /// Tells a fault, with its time.
-    pub(super) fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         eprintln!("{:6.1} s: {what}", self.started.elapsed().as_secs_f64());
     }
 
     /// Starts a worker in a place; `crash_at` arms a crash point.
-    pub(super) fn start(&mut self, place: usize, crash_at: Option<&str>) -> anyhow::Result<()> {
+    pub(crate) fn start(&mut self, place: usize, crash_at: Option<&str>) -> anyhow::Result<()> {
         let folder = self.folder.as_ref().context("the folder of the logs")?;
         let log = folder.path().join(format!("worker-{place}-{}.log", Uuid::now_v7()));
         let mut arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
@@ -110,7 +110,7 @@ impl Rig {
     }
 
     /// SIGKILL, also to a stopped one. False: nothing ran there.
-    pub(super) async fn kill(&mut self, place: usize) -> bool {
+    pub(crate) async fn kill(&mut self, place: usize) -> bool {
         let worker = &mut self.workers[place];
         worker.frozen = None;
         match worker.process.take() {
@@ -123,7 +123,7 @@ impl Rig {
     }
 
     /// SIGTERM, and waits for the end.
-    pub(super) async fn leave(&mut self, place: usize) -> anyhow::Result<()> {
+    pub(crate) async fn leave(&mut self, place: usize) -> anyhow::Result<()> {
         let worker = &mut self.workers[place];
         let Some(mut process) = worker.process.take() else { return Ok(()) };
         if worker.frozen.take().is_some() {
@@ -136,7 +136,7 @@ impl Rig {
         Ok(())
     }
 
-    pub(super) fn freeze(&mut self, place: usize, time: Duration) -> bool {
+    pub(crate) fn freeze(&mut self, place: usize, time: Duration) -> bool {
         let worker = &mut self.workers[place];
         let stopped = worker.process.as_ref().is_some_and(|process| signal(process, Signal::STOP));
         worker.frozen = stopped.then(|| Instant::now() + time);
@@ -144,7 +144,7 @@ impl Rig {
     }
 
     /// Lets those go on whose time is over, or all.
-    pub(super) fn thaw(&mut self, all: bool) -> usize {
+    pub(crate) fn thaw(&mut self, all: bool) -> usize {
         let mut thawed = 0;
         for worker in &mut self.workers {
             if let (Some(process), Some(until)) = (&worker.process, worker.frozen)
@@ -158,30 +158,30 @@ impl Rig {
         thawed
     }
 
-    /// Starts what has ended at a crash point or by a fatal error of its client; how many.
-    pub(super) fn revive(&mut self, report_only: bool) -> anyhow::Result<usize> {
-        let mut ended = 0;
+    /// Starts again what has ended: at a crash point, by a message that ends its process, or by a fatal error of its
+    /// client. Returns the last words of those that gave no such reason.
+    pub(crate) fn revive(&mut self) -> anyhow::Result<Vec<String>> {
+        let mut unexpected = Vec::new();
         for place in 0..self.workers.len() {
-            let dead = match &mut self.workers[place].process {
-                Some(process) => !process.is_running(),
-                None => false,
+            let Some(process) = self.workers[place].process.take_if(|process| !process.is_running()) else {
+                continue;
             };
-            if dead {
-                ended += 1;
-                let log = self.workers[place].process.take().map(|process| process.log()).unwrap_or_default();
-                let last: Vec<_> = log.lines().rev().take(3).collect();
-                self.say(&format!("worker {place} has ended: {last:?}"));
-                if !report_only {
-                    self.start(place, None)?;
-                }
+            let log = process.log();
+            let last: Vec<_> = log.lines().rev().filter(|line| !line.is_empty()).take(10).collect();
+            let own = last.iter().find(|line| line.starts_with(LAST_WORDS)).copied();
+            let words = own.or(last.first().copied()).unwrap_or("not a word").to_owned();
+            self.say(&format!("worker {place} has ended: {words}"));
+            if own.is_none() {
+                unexpected.push(words);
             }
+            self.start(place, None)?;
         }
-        Ok(ended)
+        Ok(unexpected)
     }
 
     /// Waits until the server has ended, rolled back or committed what the workers left behind: killed ones leave
     /// no session, stopped ones no statement.
-    pub(super) async fn calm(&self, killed: bool) -> anyhow::Result<()> {
+    pub(crate) async fn calm(&self, killed: bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let busy: i64 = sqlx::query_scalar(
@@ -201,7 +201,7 @@ impl Rig {
     }
 
     /// Ends random sessions of the workers, or all.
-    pub(super) async fn cut(&self, share: f64) -> anyhow::Result<i64> {
+    pub(crate) async fn cut(&self, share: f64) -> anyhow::Result<i64> {
         let ended = sqlx::query_scalar(
             "select count(pg_terminate_backend(pid)) from pg_stat_activity
              where datname = current_database() and application_name = $1 and random() < $2",
@@ -214,7 +214,7 @@ impl Rig {
     }
 
     /// Keeps the logs and says where.
-    pub(super) fn keep_logs(&mut self) -> String {
+    pub(crate) fn keep_logs(&mut self) -> String {
         self.folder.take().map_or_else(String::new, |folder| folder.keep().display().to_string())
     }
 }

@@ -19,6 +19,7 @@ use waybill_testkit::Topics;
 
 use crate::chaos::dice;
 use crate::worker::TOPIC;
+use crate::worker::script::is_sick;
 
 /// A pause between two bursts.
 const BEAT: Duration = Duration::from_millis(50);
@@ -26,13 +27,15 @@ const PRODUCERS: usize = 2;
 
 /// What is produced.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Traffic {
-    pub(super) seed: u64,
-    pub(super) messages: usize,
-    pub(super) keys: usize,
-    pub(super) time: Duration,
+pub(crate) struct Traffic {
+    pub(crate) seed: u64,
+    pub(crate) messages: usize,
+    pub(crate) keys: usize,
+    pub(crate) time: Duration,
     /// With copies, noise and nulls, and more of some keys than of others.
-    pub(super) odd: bool,
+    pub(crate) odd: bool,
+    /// Without the keys that [`Mode::Parked`](crate::worker::Mode::Parked) fails.
+    pub(crate) healthy: bool,
 }
 
 /// A record to be sent, maybe more than once.
@@ -45,12 +48,12 @@ struct Parcel {
 }
 
 /// Key `n` of a seed.
-pub(super) fn key(seed: u64, n: usize) -> Uuid {
+pub(crate) fn key(seed: u64, n: usize) -> Uuid {
     Uuid::from_u128(u128::from(seed) << 64 | n as u128)
 }
 
 /// Sends all of it. Nothing is sent while somebody holds `quiet` for writing.
-pub(super) async fn produce(
+pub(crate) async fn produce(
     traffic: Traffic,
     topics: Arc<Topics>,
     quiet: Arc<RwLock<()>>,
@@ -115,6 +118,8 @@ fn next(traffic: Traffic, number: usize, versions: &mut [i64], dice: &mut StdRng
     let share: f64 = dice.random();
     let share = if traffic.odd { share * share } else { share };
     let local = ((versions.len() as f64 * share) as usize).min(versions.len() - 1);
+    let sick = |local: usize| is_sick(key(traffic.seed, local * PRODUCERS + number));
+    let local = if traffic.healthy && sick(local) { (local + 1) % versions.len() } else { local };
     versions[local] += 1;
     let order = order(key(traffic.seed, local * PRODUCERS + number), versions[local]);
     let mut random = [0; 10];
@@ -157,7 +162,7 @@ async fn send(producer: &FutureProducer, topic: &str, parcel: &Parcel) -> anyhow
     producer.send(record, patience).await.map(drop).map_err(|(error, _)| anyhow::Error::new(error))
 }
 
-pub(super) fn order(order_id: Uuid, version: i64) -> OrderEvent {
+pub(crate) fn order(order_id: Uuid, version: i64) -> OrderEvent {
     OrderEvent {
         order_id,
         version,

@@ -12,66 +12,65 @@ use tokio::time::sleep;
 use uuid::Uuid;
 use waybill_consumer::{dead_letter_topic, replay_topic};
 use waybill_event::{Event, ReplayOutcome, headers};
-use waybill_testkit::Topics;
 use waybill_testkit::topics::Record;
 
-use super::rig::{PARTITIONS, Rig, side_topics};
+use super::rig::{PARTITIONS, Rig};
 use crate::worker::{STRICT, TOPIC};
 
 /// Everything that a checker looks at.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(crate) struct World {
     /// Records of the source, in order of partition and offset: what was really produced.
-    pub(super) source: Vec<Record>,
-    pub(super) groups: Vec<Group>,
+    pub(crate) source: Vec<Record>,
+    pub(crate) groups: Vec<Group>,
 }
 
 /// What there is of one group.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Without prefix.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Whether it promises the order of keys.
-    pub(super) strict: bool,
+    pub(crate) strict: bool,
     /// In the order of the writes.
-    pub(super) effects: Vec<Effect>,
-    pub(super) inbox: HashMap<Uuid, Row>,
-    pub(super) parked: Vec<Parked>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) inbox: HashMap<Uuid, Row>,
+    pub(crate) parked: Vec<Parked>,
     /// Copies at or beyond the committed offset.
-    pub(super) pending: HashMap<Uuid, Vec<Where>>,
+    pub(crate) pending: HashMap<Uuid, Vec<Where>>,
     /// What lies on the retry topics, read or not.
-    pub(super) retries: Vec<Record>,
-    pub(super) replays: Vec<Record>,
-    pub(super) dead_letters: Vec<Record>,
-    pub(super) outcomes: Vec<ReplayOutcome>,
+    pub(crate) retries: Vec<Record>,
+    pub(crate) replays: Vec<Record>,
+    pub(crate) dead_letters: Vec<Record>,
+    pub(crate) outcomes: Vec<ReplayOutcome>,
 }
 
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub(super) struct Effect {
-    pub(super) seq: i64,
-    pub(super) message_id: Uuid,
-    pub(super) key: Option<String>,
-    pub(super) worker: i32,
-    pub(super) attempt: i32,
-    pub(super) previous: Option<i64>,
+pub(crate) struct Effect {
+    pub(crate) seq: i64,
+    pub(crate) message_id: Uuid,
+    pub(crate) key: Option<String>,
+    pub(crate) worker: i32,
+    pub(crate) attempt: i32,
+    pub(crate) previous: Option<i64>,
 }
 
 /// A row of the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) done: bool,
-    pub(super) replay: Option<Uuid>,
+pub(crate) struct Row {
+    pub(crate) done: bool,
+    pub(crate) replay: Option<Uuid>,
 }
 
 /// A row of the park.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
-pub(super) struct Parked {
-    pub(super) message_id: Uuid,
-    pub(super) replay_id: Option<Uuid>,
+pub(crate) struct Parked {
+    pub(crate) message_id: Uuid,
+    pub(crate) replay_id: Option<Uuid>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Where {
+pub(crate) enum Where {
     Source,
     Retry,
     Replay,
@@ -79,26 +78,26 @@ pub(super) enum Where {
 
 /// A partition of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Position {
+pub(crate) struct Position {
     /// Without prefix.
-    pub(super) topic: String,
-    pub(super) partition: i32,
-    pub(super) end: i64,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) end: i64,
     /// The next offset to be read.
-    pub(super) committed: i64,
+    pub(crate) committed: i64,
 }
 
 /// `ce_id`, which every record of a run has.
-pub(super) fn id(record: &Record) -> Uuid {
+pub(crate) fn id(record: &Record) -> Uuid {
     record.header(headers::CE_ID).and_then(|id| Uuid::parse_str(id).ok()).unwrap_or_default()
 }
 
-pub(super) fn replay_id(record: &Record) -> Option<Uuid> {
+pub(crate) fn replay_id(record: &Record) -> Option<Uuid> {
     Uuid::parse_str(record.header(headers::REPLAY_ID)?).ok()
 }
 
 impl World {
-    pub(super) async fn read(rig: &Rig) -> anyhow::Result<Self> {
+    pub(crate) async fn read(rig: &Rig) -> anyhow::Result<Self> {
         let source = rig.topics.read(TOPIC).await;
         let told = rig.topics.read(ReplayOutcome::TOPIC).await;
         let told: Vec<ReplayOutcome> = told
@@ -107,7 +106,7 @@ impl World {
             .collect::<Result<_, _>>()?;
         let mut groups = Vec::new();
         for name in &rig.groups {
-            let mut group = Group::read(&rig.topics, &rig.database.pool, name, &source).await?;
+            let mut group = Group::read(rig, name, &source).await?;
             let full = rig.topics.name(name);
             group.outcomes = told.iter().filter(|told| told.consumer_group == full).cloned().collect();
             groups.push(group);
@@ -117,7 +116,8 @@ impl World {
 }
 
 impl Group {
-    async fn read(topics: &Topics, pool: &PgPool, name: &str, source: &[Record]) -> anyhow::Result<Self> {
+    async fn read(rig: &Rig, name: &str, source: &[Record]) -> anyhow::Result<Self> {
+        let (topics, pool) = (&rig.topics, &rig.database.pool);
         let mut group = Self { name: name.to_owned(), strict: name == STRICT, ..Self::default() };
         group.effects = sqlx::query_as(
             "select seq, message_id, key, worker, attempt, previous from effect
@@ -137,9 +137,9 @@ impl Group {
         group.inbox = rows.into_iter().map(|(id, done, replay)| (id, Row { done, replay })).collect();
         group.parked = parked(pool, &full).await?;
         group.dead_letters = topics.read(&dead_letter_topic("", TOPIC, name)).await;
-        let positions = positions(topics, name).await?;
+        let positions = positions(rig, name).await?;
         let replays = replay_topic("", TOPIC, name);
-        for topic in side_topics(name) {
+        for topic in rig.side_topics(name) {
             let records = topics.read(&topic).await;
             if topic == replays {
                 group.wait(&records, &topic, Where::Replay, &positions);
@@ -167,12 +167,6 @@ impl Group {
 }
 
 async fn parked(pool: &PgPool, group: &str) -> Result<Vec<Parked>, sqlx::Error> {
-    let there: bool = sqlx::query_scalar("select to_regclass('messaging.parked_message') is not null")
-        .fetch_one(pool)
-        .await?;
-    if !there {
-        return Ok(Vec::new());
-    }
     sqlx::query_as("select message_id, replay_id from messaging.parked_message where consumer_group = $1")
         .bind(group)
         .fetch_all(pool)
@@ -180,11 +174,12 @@ async fn parked(pool: &PgPool, group: &str) -> Result<Vec<Parked>, sqlx::Error> 
 }
 
 /// Where a group stands in each partition that it reads. Asked again while the broker is still coming up.
-pub(super) async fn positions(topics: &Topics, group: &str) -> anyhow::Result<Vec<Position>> {
+pub(crate) async fn positions(rig: &Rig, group: &str) -> anyhow::Result<Vec<Position>> {
+    let topics = &rig.topics;
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let (bootstrap, prefix) = (topics.bootstrap.clone(), topics.prefix.clone());
-        let (full, names) = (topics.name(group), side_topics(group));
+        let (full, names) = (topics.name(group), rig.side_topics(group));
         let ask = move || ask_positions(&bootstrap, &prefix, &full, names);
         match tokio::task::spawn_blocking(ask).await.context("asks")? {
             Ok(positions) => return Ok(positions),
@@ -224,17 +219,18 @@ fn ask_positions(
 }
 
 /// Waits until every partition can be read again after the broker's return.
-pub(super) async fn readable(rig: &Rig) -> anyhow::Result<()> {
+pub(crate) async fn readable(rig: &Rig) -> anyhow::Result<()> {
     let dead = rig.groups.iter().map(|group| dead_letter_topic("", TOPIC, group));
     let names = dead.chain([ReplayOutcome::TOPIC.to_owned()]).map(|name| rig.topics.name(&name));
     let names: Vec<String> = names.collect();
     for group in &rig.groups {
-        positions(&rig.topics, group).await?;
+        positions(rig, group).await?;
     }
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &rig.topics.bootstrap);
     let look = move || -> anyhow::Result<()> {
-        let (client, deadline): (BaseConsumer, _) = (config.create()?, Instant::now() + Duration::from_secs(30));
+        let (client, deadline): (BaseConsumer, _) =
+            (config.create()?, Instant::now() + Duration::from_secs(30));
         for (name, partition) in names.iter().flat_map(|name| (0..PARTITIONS).map(move |p| (name, p))) {
             while let Err(error) = client.fetch_watermarks(name, partition, Duration::from_secs(10)) {
                 anyhow::ensure!(Instant::now() < deadline, "{name}/{partition}: {error}");
@@ -247,10 +243,10 @@ pub(super) async fn readable(rig: &Rig) -> anyhow::Result<()> {
 }
 
 /// What is still to be done: partitions with unread records, and the park.
-pub(super) async fn left(rig: &Rig) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn left(rig: &Rig) -> anyhow::Result<Vec<String>> {
     let mut left = Vec::new();
     for group in &rig.groups {
-        let behind = positions(&rig.topics, group).await?;
+        let behind = positions(rig, group).await?;
         let behind = behind.into_iter().filter(|position| position.committed < position.end);
         left.extend(behind.map(|p| {
             format!(
