@@ -3,7 +3,9 @@
 
 pub mod idle;
 pub mod latency;
+pub mod lateness;
 pub mod outage;
+pub mod parked;
 
 use std::time::Duration;
 

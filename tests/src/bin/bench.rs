@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use waybill_tests::bench::{idle, latency, outage};
+use waybill_tests::bench::{idle, latency, lateness, outage, parked};
 
 #[derive(Parser)]
 #[command(about)]
@@ -31,6 +31,24 @@ enum Command {
         /// Orders a second.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
         rate: u32,
+    },
+    /// How late retries come that are due after 200 ms, 1 s and 5 s.
+    Lateness {
+        /// Messages that are delayed; there are four times as many others.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        delayed: u32,
+        /// Time of producing.
+        #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+        time: Duration,
+    },
+    /// What parked keys cost the keys that never fail.
+    Parked {
+        /// Messages a second.
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=2000))]
+        rate: u32,
+        /// Length of each of the two phases.
+        #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+        time: Duration,
     },
 }
 
@@ -66,6 +84,19 @@ async fn main() -> anyhow::Result<()> {
             );
             println!("drained {:.1} s after the broker's return", report.drained.as_secs_f64());
             anyhow::ensure!(report.dead == 0 && report.broken.is_empty(), "{:?}", report.broken);
+        }
+        Command::Lateness { delayed, time } => {
+            let report = lateness::run(delayed as usize, time).await?;
+            for (tier, late) in lateness::TIERS.iter().zip(&report.tiers) {
+                println!("due after {tier:>5?} → effect   {late}");
+            }
+            println!("all                       {}", report.all);
+        }
+        Command::Parked { rate, time } => {
+            let report = parked::run(rate as usize, time).await?;
+            println!("{rate} messages a second, {time:?} each; keys that never fail, produced → effect");
+            println!("nothing parked            {}", report.alone);
+            println!("{:>4} keys, {:>5} parked    {}", report.keys, report.messages, report.beside);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use waybill_tests::chaos::{self, consume, orders, relay};
+use waybill_tests::chaos::{self, consume, orders, outage, relay};
 
 #[derive(Parser)]
 #[command(about)]
@@ -57,6 +57,25 @@ enum Command {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Everything fails transiently for a while: what the flood breaker lets go, and that nothing is lost.
+    Breaker {
+        /// Length of the outage, in minutes.
+        #[arg(long, default_value_t = 2.0)]
+        minutes: f64,
+        /// Messages a second.
+        #[arg(long, default_value_t = 100)]
+        rate: usize,
+        /// Worker processes.
+        #[arg(long, default_value_t = 2)]
+        workers: usize,
+        /// Only this group.
+        #[arg(long, value_parser = consume::GROUPS)]
+        group: Option<String>,
+    },
+}
+
+fn groups(only: Option<&str>) -> Vec<&'static str> {
+    consume::GROUPS.into_iter().filter(|name| only.is_none_or(|only| only == *name)).collect()
 }
 
 #[tokio::main]
@@ -88,6 +107,12 @@ async fn main() -> anyhow::Result<()> {
             let report = consume::run(consume::Plan { messages, keys, time, workers, groups, seed }).await?;
             println!("{report}");
             anyhow::ensure!(report.findings.is_empty(), "seed {seed}: {} findings", report.findings.len());
+        }
+        Command::Breaker { minutes, rate, workers, group } => {
+            let (away, groups) = (Duration::from_secs_f64(minutes * 60.0), groups(group.as_deref()));
+            let report = outage::run(outage::Plan { away, rate, workers, groups, seed: 0 }).await?;
+            println!("{report}");
+            anyhow::ensure!(report.is_well(), "more left its place than may, or something is lost");
         }
     }
     Ok(())

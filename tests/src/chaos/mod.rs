@@ -3,6 +3,7 @@
 
 pub mod consume;
 pub mod orders;
+pub mod outage;
 pub mod relay;
 
 use std::time::Duration;

@@ -15,12 +15,14 @@ use crate::chaos::{between, signal};
 use crate::worker::SESSION_TIMEOUT;
 
 /// Where a worker kills itself: between the database and the broker, and between two of their statements.
-pub(crate) const CRASH_POINTS: [&str; 5] = [
+pub(crate) const CRASH_POINTS: [&str; 7] = [
     "consumer.before_commit",
     "consumer.after_commit",
     "consumer.after_redirect",
     "consumer.before_outcome",
     "park.after_ack",
+    "park.before_commit",
+    "park.after_commit",
 ];
 
 /// What was done.
@@ -87,7 +89,7 @@ impl Done {
     }
 
     /// Whether each has been.
-    pub(crate) const fn is_whole(&self) -> bool {
+    pub const fn is_whole(&self) -> bool {
         self.stops > 0 && self.restarts > 0 && self.looks > 0 && self.kills > 0 && self.sessions > 0
     }
 }
