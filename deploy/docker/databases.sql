@@ -2,3 +2,4 @@
 create database orders;
 create database points;
 create database notifications;
+create database console;

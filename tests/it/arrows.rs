@@ -28,6 +28,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("waybill-relay", &service),
         ("waybill-point", &service),
         ("waybill-notification", &service),
+        ("waybill-console", &service),
         ("waybill-tests", &anything),
         ("waybill-dev", &[]),
     ]

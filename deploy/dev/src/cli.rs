@@ -155,6 +155,9 @@ pub(crate) struct Token {
     /// What it may do [default: customer].
     #[arg(long)]
     pub(crate) scope: Option<String>,
+    /// What an operator may do: view, payload or act; can be repeated [default: view].
+    #[arg(long)]
+    pub(crate) role: Vec<String>,
     /// How long it is valid, such as 30m or 12h [default: 12h].
     #[arg(long)]
     pub(crate) ttl: Option<String>,

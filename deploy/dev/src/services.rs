@@ -12,7 +12,7 @@ use std::{
 use crate::status::Database;
 
 /// The features of every build of this tool. One list, so that services, tests and lints share one build.
-pub(crate) const FEATURES: &str = "waybill-order/failpoints,waybill-relay/failpoints,waybill-point/failpoints,waybill-notification/failpoints,waybill-task/failpoints";
+pub(crate) const FEATURES: &str = "waybill-order/failpoints,waybill-relay/failpoints,waybill-point/failpoints,waybill-notification/failpoints,waybill-console/failpoints,waybill-task/failpoints";
 
 /// How far above its API a service's metrics are.
 pub(crate) const METRICS_ABOVE: u16 = 1000;
@@ -24,11 +24,13 @@ pub(crate) enum Service {
     Point,
     Notification,
     Relay,
+    Console,
 }
 
 impl Service {
     /// In the order in which they migrate and start.
-    pub(crate) const ALL: [Self; 4] = [Self::Order, Self::Point, Self::Notification, Self::Relay];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Order, Self::Point, Self::Notification, Self::Relay, Self::Console];
 
     /// As in `status` and the log's name.
     pub(crate) fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Service {
             Self::Point => "point",
             Self::Notification => "notification",
             Self::Relay => "relay",
+            Self::Console => "console",
         }
     }
 
@@ -47,6 +50,7 @@ impl Service {
             Self::Point => "waybill-point",
             Self::Notification => "waybill-notification",
             Self::Relay => "waybill-relay",
+            Self::Console => "waybill-console",
         }
     }
 
@@ -56,6 +60,7 @@ impl Service {
             Self::Order => 8080,
             Self::Point => 8081,
             Self::Notification => 8082,
+            Self::Console => 8083,
             Self::Relay => 8084,
         }
     }
@@ -68,6 +73,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) bootstrap: &'a str,
     pub(crate) topic_prefix: &'a str,
     pub(crate) jwt: &'a Path,
+    /// Where each service's API is, in the order of the ports given out.
+    pub(crate) apis: &'a [(Service, u16)],
 }
 
 impl Settings<'_> {
@@ -87,15 +94,29 @@ impl Settings<'_> {
             Service::Order => env.push(("JOBS", "purge-idempotency-keys".into())),
             Service::Point => env.push(("JOBS", "purge-inbox".into())),
             Service::Notification => env.push(("JOBS", "purge-inbox,purge-tasks".into())),
+            Service::Console => {
+                env.push(("JOBS", "purge-console".into()));
+                env.push(("CONSOLE_SERVICES", self.consumers().into()));
+            }
             Service::Relay => {}
         }
         env.push(match service {
             Service::Order => ("DATABASE_URL", self.database.orders.clone().into()),
             Service::Point => ("DATABASE_URL", self.database.points.clone().into()),
             Service::Notification => ("DATABASE_URL", self.database.notifications.clone().into()),
+            Service::Console => ("DATABASE_URL", self.database.console.clone().into()),
             Service::Relay => ("RELAY_SOURCES", self.sources().into()),
         });
         env
+    }
+
+    /// The services that consume, for the console.
+    fn consumers(&self) -> String {
+        let consumes = |service: &Service| matches!(service, Service::Point | Service::Notification);
+        let apis = self.apis.iter().filter(|(service, _)| consumes(service));
+        let apis: Vec<_> =
+            apis.map(|(service, port)| format!("{}=http://127.0.0.1:{port}", service.name())).collect();
+        apis.join(",")
     }
 
     fn sources(&self) -> String {
@@ -129,14 +150,18 @@ mod tests {
             orders: url("orders"),
             points: url("points"),
             notifications: url("notifications"),
+            console: url("console"),
         };
-        let settings =
-            Settings { database: &database, bootstrap: "b:1", topic_prefix: "", jwt: Path::new("/jwt") };
+        let apis = [(Service::Order, 8080), (Service::Point, 8081), (Service::Notification, 8082)];
+        let jwt = Path::new("/jwt");
+        let settings = Settings { database: &database, bootstrap: "b:1", topic_prefix: "", jwt, apis: &apis };
         let env = settings.of(Service::Relay, 8084);
         assert!(
             env.contains(&("RELAY_SOURCES", "order=postgres://h/orders,point=postgres://h/points".into()))
         );
         assert!(env.contains(&("METRICS_LISTEN", "127.0.0.1:9084".into())));
         assert!(!env.iter().any(|(name, _)| *name == "DATABASE_URL"));
+        let consumers = "point=http://127.0.0.1:8081,notification=http://127.0.0.1:8082";
+        assert!(settings.of(Service::Console, 8083).contains(&("CONSOLE_SERVICES", consumers.into())));
     }
 }

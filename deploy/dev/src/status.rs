@@ -48,6 +48,9 @@ pub(crate) struct Database {
     pub(crate) orders: String,
     pub(crate) points: String,
     pub(crate) notifications: String,
+    // A status that an older version wrote has none.
+    #[serde(default)]
+    pub(crate) console: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

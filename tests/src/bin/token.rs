@@ -30,6 +30,9 @@ enum Command {
         /// What the token allows.
         #[arg(long, default_value = "customer", value_parser = ["customer", "operator", "service"])]
         scope: String,
+        /// What an operator's token allows; can be repeated. Without it, looking only.
+        #[arg(long, value_parser = ["view", "payload", "act"])]
+        role: Vec<String>,
         /// How long the token is good, for example 12h.
         #[arg(long, default_value = "12h", value_parser = humantime::parse_duration)]
         ttl: std::time::Duration,
@@ -40,10 +43,12 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Keygen { dir, keep } if keep && Issuer::open(&dir).is_ok() => Ok(()),
         Command::Keygen { dir, .. } => Issuer::generate(&dir).map(drop),
-        Command::Sign { dir, customer, scope, ttl } => {
+        Command::Sign { dir, customer, scope, role, ttl } => {
             let issuer = Issuer::open(&dir).context("no development key: run `cargo dev up` first")?;
             let seconds = i64::try_from(ttl.as_secs()).context("--ttl is too long")?;
-            println!("{}", issuer.token_for(customer.unwrap_or_else(Uuid::now_v7), &scope, seconds));
+            let roles: Vec<&str> = role.iter().map(String::as_str).collect();
+            let roles = (!roles.is_empty()).then_some(&roles[..]);
+            println!("{}", issuer.sign(customer.unwrap_or_else(Uuid::now_v7), &scope, roles, seconds));
             Ok(())
         }
     }

@@ -24,13 +24,14 @@ use crate::{
 };
 
 /// In this order: services build on what the shared crates create.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     "shared/outbox/migrations",
     "shared/consumer/migrations",
     "shared/task/migrations",
     "services/order/migrations",
     "services/point/migrations",
     "services/notification/migrations",
+    "services/console/migrations",
 ];
 
 /// The one database that holds all tables, for checking only.

@@ -30,5 +30,6 @@ fn sign(session: &Session, workspace: &Workspace, args: &cli::Token) -> Result<E
     for (flag, value) in [("--customer", &customer), ("--scope", &args.scope), ("--ttl", &args.ttl)] {
         command.args(value.iter().flat_map(|value| [flag, value]));
     }
+    command.args(args.role.iter().flat_map(|role| ["--role", role]));
     session.run(&mut command).map(code)
 }

@@ -31,7 +31,7 @@ fn database(url: &str) -> &str {
 /// Where databases are created and dropped: the given one, unless it is missing or itself one that is recreated.
 pub(crate) fn admin(url: &str) -> String {
     match database(url) {
-        "" | "prepare" | "orders" | "points" | "notifications" => with_database(url, "postgres"),
+        "" | "prepare" | "orders" | "points" | "notifications" | "console" => with_database(url, "postgres"),
         _ => url.to_owned(),
     }
 }

@@ -166,6 +166,7 @@ fn databases(admin_url: String) -> Database {
         orders: url::with_database(&admin_url, "orders"),
         points: url::with_database(&admin_url, "points"),
         notifications: url::with_database(&admin_url, "notifications"),
+        console: url::with_database(&admin_url, "console"),
         admin_url,
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn start(stack: &mut Stack) -> Result<()> {
     let plan = plan(stack)?;
     step("Creating databases");
     let database = stack.status.database.clone().context("no database server")?;
-    for name in ["orders", "points", "notifications"] {
+    for name in ["orders", "points", "notifications", "console"] {
         postgres::create_database(&database.admin_url, name)?;
     }
     for (service, _, env) in &plan {
@@ -42,7 +42,7 @@ pub(crate) fn start(stack: &mut Stack) -> Result<()> {
         let words = words(stack, *service, &["topics", "apply", "--file", TOPICS])?;
         stack.job("topics", &words, env)?;
     }
-    step("Starting order, point, notification and relay");
+    step("Starting order, point, notification, relay and console");
     for (service, port, env) in plan {
         serve(stack, service, port, env)?;
     }
@@ -53,18 +53,20 @@ fn plan(stack: &mut Stack) -> Result<Vec<(Service, u16, Env)>> {
     let database = stack.status.database.clone().context("no database server")?;
     let kafka = stack.status.kafka.clone().context("no broker")?;
     let (topic_prefix, jwt) = (stack.status.topic_prefix.clone(), stack.status.jwt_dir.clone());
+    // All ports first: the console is told where the others are.
+    let mut apis = Vec::new();
+    for service in Service::ALL {
+        let port = stack.ports.choose(service.name(), Some(service.port()), Some(METRICS_ABOVE))?;
+        apis.push((service, port));
+    }
     let settings = Settings {
         database: &database,
         bootstrap: &kafka.bootstrap,
         topic_prefix: &topic_prefix,
         jwt: Path::new(&jwt),
+        apis: &apis,
     };
-    let mut plan = Vec::new();
-    for service in Service::ALL {
-        let port = stack.ports.choose(service.name(), Some(service.port()), Some(METRICS_ABOVE))?;
-        plan.push((service, port, settings.of(service, port)));
-    }
-    Ok(plan)
+    Ok(apis.iter().map(|(service, port)| (*service, *port, settings.of(*service, *port))).collect())
 }
 
 fn words(stack: &Stack, service: Service, args: &[&str]) -> Result<Vec<OsString>> {

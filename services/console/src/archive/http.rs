@@ -1,0 +1,146 @@
+//! `POST /v1/dlt/archive` and `/v1/dlt/restore`.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+use waybill_service::auth::Role;
+use waybill_service::http::{self, ApiError};
+use waybill_service::postgres;
+
+use super::store;
+use crate::State;
+use crate::api::{Api, Operator};
+use crate::audit::{self, Entry};
+use crate::letters::{self, Filter, Selection};
+
+/// Letters of one act, when nothing is said and at most.
+const LIMITS: (i64, i64) = (100, 100_000);
+/// Ids at most.
+const MAX_IDS: usize = 1000;
+/// Longest reason.
+const MAX_REASON: usize = 1000;
+
+/// The routes.
+pub(crate) fn router() -> OpenApiRouter<Api> {
+    OpenApiRouter::new().routes(routes!(archive)).routes(routes!(restore))
+}
+
+/// Which letters, and why.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwayRequest {
+    /// Which letters.
+    pub filter: Filter,
+    /// Exactly these, instead of a filter; at most 1,000.
+    pub ids: Option<Vec<Uuid>>,
+    /// Letters at most, those that died first; 100 if absent, at most 100,000.
+    pub limit: Option<i64>,
+    /// Everything is meant; needed where neither filter nor ids are given.
+    pub all: bool,
+    /// Why; for whoever asks later.
+    #[schema(min_length = 1, max_length = 1000)]
+    pub reason: String,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Away {
+    /// Letters that were put away or brought back.
+    pub changed: i64,
+    /// Letters that were selected and left as they were: held by a replay, settled, or dead again meanwhile.
+    pub left: i64,
+}
+
+/// Put letters away
+///
+/// With a reason. They stay in the index and can be brought back until the topic forgets them. A letter that dies again
+/// is open again.
+#[utoipa::path(post, path = "/v1/dlt/archive", tag = "act", request_body = AwayRequest, responses((status = 200, description = "Counts", body = Away)))]
+async fn archive(
+    Held(api): Held<Api>,
+    operator: Operator,
+    http::Json(request): http::Json<AwayRequest>,
+) -> Result<Json<Away>, ApiError> {
+    change(&api, &operator, &request, State::Archived).await
+}
+
+/// Bring letters back
+#[utoipa::path(post, path = "/v1/dlt/restore", tag = "act", request_body = AwayRequest, responses((status = 200, description = "Counts", body = Away)))]
+async fn restore(
+    Held(api): Held<Api>,
+    operator: Operator,
+    http::Json(request): http::Json<AwayRequest>,
+) -> Result<Json<Away>, ApiError> {
+    change(&api, &operator, &request, State::Open).await
+}
+
+async fn change(
+    api: &Api,
+    operator: &Operator,
+    request: &AwayRequest,
+    to: State,
+) -> Result<Json<Away>, ApiError> {
+    operator.require(Role::Act)?;
+    check(request)?;
+    let away = to == State::Archived;
+    let from = if away { &State::UNSETTLED[..] } else { &[State::Archived] };
+    let ids = select(api, request, from).await?;
+    let mut tx = postgres::begin(&api.pool).await?;
+    let frozen = store::freeze(&mut tx, &ids).await?;
+    let changed = if away {
+        store::archive(&mut tx, &frozen, &request.reason, api.settings.outcome_timeout).await?
+    } else {
+        store::restore(&mut tx, &ids).await?
+    };
+    let counts = Away { changed: changed.len() as i64, left: (ids.len() - changed.len()) as i64 };
+    let verb = if away { "archive" } else { "restore" };
+    let entry = Entry::new(&operator.principal, verb, request)
+        .count("changed", counts.changed)
+        .count("left", counts.left);
+    let audit = audit::add(&mut tx, &entry).await?;
+    audit::add_results(&mut tx, audit, &changed, to.name(), Some(&request.reason)).await?;
+    tx.commit().await?;
+    Ok(Json(counts))
+}
+
+async fn select(api: &Api, request: &AwayRequest, from: &[State]) -> Result<Vec<Uuid>, ApiError> {
+    if let Some(ids) = &request.ids {
+        let mut ids = ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        return Ok(ids);
+    }
+    let mut tx = letters::store::begin(&api.pool).await?;
+    let selection = request.filter.select(&mut tx, &api.names).await?;
+    let states = selection.states.clone();
+    let states = states.unwrap_or_else(|| from.iter().map(|state| state.name().to_owned()).collect());
+    let selection = Selection { states: Some(states), ..selection };
+    let ids = letters::store::oldest(&mut tx, &selection, request.limit.unwrap_or(LIMITS.0)).await?;
+    tx.commit().await?;
+    Ok(ids)
+}
+
+fn check(request: &AwayRequest) -> Result<(), ApiError> {
+    let wrong = |pointer: &str, detail: String| {
+        Err(ApiError::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
+            .pointer(pointer, detail))
+    };
+    if request.reason.trim().is_empty() || request.reason.len() > MAX_REASON {
+        return wrong("/reason", format!("must be 1 to {MAX_REASON} bytes"));
+    }
+    if !(1..=LIMITS.1).contains(&request.limit.unwrap_or(LIMITS.0)) {
+        return wrong("/limit", format!("must be between 1 and {}", LIMITS.1));
+    }
+    match &request.ids {
+        Some(ids) if ids.len() > MAX_IDS => wrong("/ids", format!("must be at most {MAX_IDS}")),
+        None if request.filter.is_bare() && !request.all => {
+            wrong("/all", "must be true where neither filter nor ids are given".to_owned())
+        }
+        _ => Ok(()),
+    }
+}

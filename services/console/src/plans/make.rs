@@ -1,0 +1,250 @@
+//! Making a plan: select, judge, ask the broker and the services, write down.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use chrono::Utc;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::check::{self, Asked, Question};
+use super::judge::{Bounds, Candidate, Skip, judge};
+use super::view::{Plan, PlanRequest, Skipped, Summary, Target};
+use super::{Error, store, topics};
+use crate::State;
+use crate::api::{Api, Operator};
+use crate::audit::{self, Entry};
+use crate::letters::{self, Selection, key_text};
+use crate::services::contract::{ReplaySafety, Subscription};
+
+/// Letters of a plan when nothing is said, and at most.
+const LIMITS: (i64, i64) = (100, 100_000);
+/// Ids at most.
+const MAX_IDS: usize = 1000;
+/// Skipped letters that are shown one by one.
+const SHOWN: usize = 100;
+
+/// A letter at its place in the plan.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) item_id: Uuid,
+    pub(super) record_id: i64,
+    pub(super) target: Option<String>,
+    pub(super) skip: Option<(Skip, Option<String>)>,
+}
+
+/// Who reads a group's replays; names without prefix.
+struct Consumers {
+    known: HashMap<(String, String), (String, Subscription)>,
+    unreachable: Vec<String>,
+}
+
+/// Makes a plan and keeps it.
+pub(super) async fn make(api: &Api, operator: &Operator, request: PlanRequest) -> Result<Plan, Error> {
+    let letters = select(api, &request).await?;
+    let consumers = consumers(api, operator, &letters).await;
+    let mut placed = place(api, &letters, &consumers).await?;
+    let against = ask(api, operator, &letters, &placed, &consumers).await?;
+    for (index, skip) in against {
+        placed[index].skip = Some(skip);
+    }
+    let summary = summary(api, &letters, &placed, &consumers);
+    let skipped = placed.iter().filter(|letter| letter.skip.is_some()).count();
+    let plan = Plan {
+        plan_id: Uuid::now_v7(),
+        made_at: Utc::now(),
+        made_by: operator.principal.customer,
+        hash: hash(&placed),
+        ready: (placed.len() - skipped) as i64,
+        skipped: skipped as i64,
+        reconcile_first: summary.reconcile_first,
+        targets: summary.targets.clone(),
+        skipped_items: summary.skipped_items.clone(),
+        request,
+    };
+    let mut tx = waybill_service::postgres::begin(&api.pool).await?;
+    store::insert(&mut tx, &plan, &summary, &placed).await?;
+    let entry = Entry::new(&operator.principal, "plan", &plan.request)
+        .plan(&plan.hash)
+        .reference(plan.plan_id)
+        .count("ready", plan.ready)
+        .count("skipped", plan.skipped);
+    audit::add(&mut tx, &entry).await?;
+    tx.commit().await?;
+    Ok(plan)
+}
+
+/// The letters that are known now: what dies from here on is not in the plan.
+async fn select(api: &Api, request: &PlanRequest) -> Result<Vec<Candidate>, Error> {
+    let limit = request.limit.unwrap_or(LIMITS.0);
+    if !(1..=LIMITS.1).contains(&limit) {
+        return Err(Error::Invalid("/limit", format!("must be between 1 and {}", LIMITS.1)));
+    }
+    let mut tx = letters::store::begin(&api.pool).await?;
+    let ids = match &request.ids {
+        Some(ids) if ids.len() > MAX_IDS => {
+            return Err(Error::Invalid("/ids", format!("must be at most {MAX_IDS}")));
+        }
+        Some(ids) => ids.clone(),
+        None if request.filter.is_bare() && !request.all => return Err(Error::Unfiltered),
+        None => {
+            let selection = request.filter.select(&mut tx, &api.names).await?;
+            let states = selection
+                .states
+                .clone()
+                .unwrap_or_else(|| State::UNSETTLED.iter().map(|state| state.name().to_owned()).collect());
+            let selection = Selection { states: Some(states), ..selection };
+            letters::store::oldest(&mut tx, &selection, limit).await?
+        }
+    };
+    let letters = store::candidates(&mut tx, &ids).await?;
+    tx.commit().await?;
+    if request.ids.is_some() {
+        let known: BTreeSet<Uuid> = letters.iter().map(|letter| letter.item_id).collect();
+        if let Some(unknown) = ids.iter().find(|id| !known.contains(id)) {
+            return Err(Error::UnknownItem(*unknown));
+        }
+    }
+    Ok(letters)
+}
+
+async fn consumers(api: &Api, operator: &Operator, letters: &[Candidate]) -> Consumers {
+    let mut consumers = Consumers { known: HashMap::new(), unreachable: Vec::new() };
+    if letters.is_empty() {
+        return consumers;
+    }
+    for (service, said) in api.services.consumers(&operator.token).await {
+        match said {
+            Ok(subscriptions) => {
+                for subscription in subscriptions {
+                    let name = (subscription.topic.clone(), subscription.group.clone());
+                    consumers.known.insert(name, (service.clone(), subscription));
+                }
+            }
+            Err(fault) => consumers.unreachable.push(fault.to_string()),
+        }
+    }
+    consumers
+}
+
+impl Consumers {
+    fn of(&self, api: &Api, letter: &Candidate) -> Option<&(String, Subscription)> {
+        let topic = api.names.plain(&letter.source_topic)?;
+        let group = api.names.plain(&letter.consumer_group)?;
+        self.known.get(&(topic.to_owned(), group.to_owned()))
+    }
+}
+
+async fn place(api: &Api, letters: &[Candidate], consumers: &Consumers) -> Result<Vec<Placed>, Error> {
+    let timeout = chrono::TimeDelta::from_std(api.settings.outcome_timeout).unwrap_or_default();
+    let bounds = Bounds { loop_cap: api.settings.loop_cap, overdue: Utc::now() - timeout };
+    let target = |letter: &Candidate| {
+        let topic =
+            api.names.replay_topic(&letter.dlt_topic, &letter.source_topic, &letter.consumer_group)?;
+        // By construction neither; a copy into itself would never end.
+        (topic != letter.dlt_topic && topic != letter.source_topic).then_some(topic)
+    };
+    let topics: BTreeSet<String> = letters.iter().filter_map(target).collect();
+    let existing = topics::partitions(api.runs.sender(), topics).await.map_err(Error::Broker)?;
+    let place = |letter: &Candidate| {
+        let target = target(letter);
+        let skip = judge(letter, bounds).map(|skip| (skip, None)).or_else(|| {
+            let Some(topic) = &target else { return Some((Skip::NoTarget, None)) };
+            match consumers.of(api, letter) {
+                Some((_, subscription)) if subscription.replay_safety == ReplaySafety::Never => {
+                    return Some((Skip::ReplaySafetyNever, None));
+                }
+                Some(_) => {}
+                None if consumers.unreachable.is_empty() => return Some((Skip::NoService, None)),
+                None => return Some((Skip::ServiceUnreachable, consumers.unreachable.first().cloned())),
+            }
+            (!existing.contains_key(topic)).then(|| (Skip::TargetMissing, Some(topic.clone())))
+        });
+        Placed { item_id: letter.item_id, record_id: letter.record_id, target, skip }
+    };
+    Ok(letters.iter().map(place).collect())
+}
+
+async fn ask(
+    api: &Api,
+    operator: &Operator,
+    letters: &[Candidate],
+    placed: &[Placed],
+    consumers: &Consumers,
+) -> Result<HashMap<usize, (Skip, Option<String>)>, Error> {
+    let mut questions: BTreeMap<(String, String), (Question, Vec<Asked>)> = BTreeMap::new();
+    for (index, letter) in letters.iter().enumerate().filter(|(index, _)| placed[*index].skip.is_none()) {
+        let Some((service, subscription)) = consumers.of(api, letter) else { continue };
+        let question = Question {
+            service: service.clone(),
+            topic: subscription.topic.clone(),
+            group: subscription.group.clone(),
+        };
+        questions
+            .entry((question.topic.clone(), question.group.clone()))
+            .or_insert_with(|| (question, Vec::new()))
+            .1
+            .push(Asked::new(index, letter));
+    }
+    Ok(check::ask(&api.pool, &api.services, &operator.token, questions.into_values().collect()).await?)
+}
+
+fn summary(api: &Api, letters: &[Candidate], placed: &[Placed], consumers: &Consumers) -> Summary {
+    let mut targets: BTreeMap<(&str, &str, &str), (Target, BTreeSet<&[u8]>, i64)> = BTreeMap::new();
+    let mut shown = Vec::new();
+    for (letter, placed) in letters.iter().zip(placed) {
+        let name = (letter.dlt_topic.as_str(), letter.source_topic.as_str(), letter.consumer_group.as_str());
+        let (target, keys, keyless) = targets.entry(name).or_insert_with(|| {
+            let consumer = consumers.of(api, letter);
+            let target = Target {
+                topic: letter.dlt_topic.clone(),
+                source_topic: letter.source_topic.clone(),
+                consumer_group: letter.consumer_group.clone(),
+                target_topic: placed.target.clone(),
+                service: consumer.map(|(service, _)| service.clone()),
+                replay_safety: consumer.map(|(_, subscription)| subscription.replay_safety),
+                order: consumer.map(|(_, subscription)| subscription.order.clone()),
+                ready: 0,
+                keys: 0,
+                first_key: None,
+                last_key: None,
+                skipped: BTreeMap::new(),
+            };
+            (target, BTreeSet::new(), 0)
+        });
+        match (&placed.skip, &letter.key) {
+            (Some((reason, detail)), _) => {
+                *target.skipped.entry(*reason).or_default() += 1;
+                if shown.len() < SHOWN {
+                    let (reason, detail) = (*reason, detail.clone());
+                    shown.push(Skipped { item_id: letter.item_id, reason, detail });
+                }
+                continue;
+            }
+            (None, Some(key)) => _ = keys.insert(key),
+            (None, None) => *keyless += 1,
+        }
+        target.ready += 1;
+    }
+    let finish = |(mut target, keys, keyless): (Target, BTreeSet<&[u8]>, i64)| {
+        target.keys = keys.len() as i64 + keyless;
+        target.first_key = keys.first().map(|key| key_text(key));
+        target.last_key = keys.last().map(|key| key_text(key));
+        target
+    };
+    let targets: Vec<Target> = targets.into_values().map(finish).collect();
+    let asks =
+        |target: &Target| target.ready > 0 && target.replay_safety == Some(ReplaySafety::ReconcileFirst);
+    Summary { reconcile_first: targets.iter().any(asks), targets, skipped_items: shown }
+}
+
+/// Of what is sent, where to, in which order.
+fn hash(placed: &[Placed]) -> String {
+    let mut hash = Sha256::new();
+    for letter in placed.iter().filter(|letter| letter.skip.is_none()) {
+        hash.update(letter.item_id);
+        hash.update(letter.record_id.to_be_bytes());
+        hash.update(letter.target.as_deref().unwrap_or_default());
+        hash.update([0]);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

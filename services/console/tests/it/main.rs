@@ -1,0 +1,1 @@
+//! The console against real PostgreSQL and Kafka.
