@@ -11,6 +11,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Cli::Serve(config) => waybill_console::serve(*config).await?,
         Cli::Migrate(config) => waybill_console::migrate(config).await?,
         Cli::Healthcheck(config) => health::probe(config).await?,
+        Cli::Operate(operate) => return Ok(operate.run().await),
     }
     Ok(ExitCode::SUCCESS)
 }

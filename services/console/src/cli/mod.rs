@@ -1,4 +1,11 @@
-//! The command line.
+//! The command line: the service's own verbs, and the operator's, which call the HTTP API and nothing else.
+
+mod args;
+mod client;
+mod dlt;
+mod fleet;
+mod replay;
+mod table;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use waybill_service::{health, postgres};
@@ -15,6 +22,9 @@ pub enum Cli {
     Migrate(postgres::Config),
     /// Exit 0 when a running instance is ready; for container probes.
     Healthcheck(health::ProbeConfig),
+    /// The operator's verbs.
+    #[command(flatten)]
+    Operate(Box<args::Operate>),
 }
 
 /// The service's ports, where the shared settings have the order service's.
@@ -41,5 +51,38 @@ impl Cli {
     /// What clap says, help and version included: print it with [`clap::Error::exit`].
     pub fn parse_arguments(arguments: impl IntoIterator<Item = String>) -> Result<Self, clap::Error> {
         Self::from_arg_matches(&Self::command().try_get_matches_from(arguments)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_has_its_own_ports() {
+        Cli::command().debug_assert();
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").expect("a verb");
+        let http = serve.get_arguments().find(|a| a.get_id() == "http_listen").expect("a setting");
+        assert_eq!(http.get_default_values(), ["127.0.0.1:8083"]);
+    }
+
+    #[test]
+    fn operators_verbs_are_taken_with_their_filters() {
+        for line in [
+            "dlt list --topic orders.v1 --state open,failed_again --json",
+            "dlt groups",
+            "dlt show 0199f2a4-7c2e-7b7e-8a55-6f1d2c3b4a59 --url http://h:1",
+            "dlt plan --group point --limit 5",
+            "dlt replay --plan 0199f2a4-7c2e-7b7e-8a55-6f1d2c3b4a59 --rate 10",
+            "dlt archive --error-code x --reason done",
+            "keys release --topic orders.v1 --group notification --key k",
+            "tasks retry 0199f2a4-7c2e-7b7e-8a55-6f1d2c3b4a59",
+            "consumers list",
+            "audit --verb replay",
+        ] {
+            let words = ["waybill-console"].into_iter().chain(line.split(' ')).map(str::to_owned);
+            assert!(matches!(Cli::parse_arguments(words), Ok(Cli::Operate(_))), "{line}");
+        }
     }
 }

@@ -1,0 +1,61 @@
+//! Answers as tables.
+
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+/// Prints rows under their headings; a line that says so when there are none.
+pub(super) fn print<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(headings);
+    let mut rows = rows.into_iter().peekable();
+    if rows.peek().is_none() {
+        println!("nothing");
+        return;
+    }
+    rows.for_each(|row| {
+        table.add_row(row);
+    });
+    println!("{table}");
+}
+
+/// A field as text; nothing for null.
+pub(super) fn text(value: &Value, field: &str) -> String {
+    match &value[field] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The elements of a list.
+pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value[field].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Seconds for people; nothing for null.
+pub(super) fn age(value: &Value, field: &str) -> String {
+    let Some(seconds) = value[field].as_u64() else { return String::new() };
+    let time = match seconds {
+        0..3600 => seconds,
+        3600..86_400 => seconds / 60 * 60,
+        _ => seconds / 3600 * 3600,
+    };
+    humantime::format_duration(std::time::Duration::from_secs(time)).to_string()
+}
+
+/// JSON, whole.
+pub(super) fn json(value: &Value) {
+    println!("{value:#}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short() {
+        let of = |seconds: u64| age(&serde_json::json!({ "a": seconds }), "a");
+        assert_eq!((of(59), of(7_261), of(90_061)), ("59s".into(), "2h 1m".into(), "1day 1h".into()));
+        assert_eq!(age(&Value::Null, "a"), "");
+    }
+}
