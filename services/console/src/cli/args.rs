@@ -8,7 +8,7 @@ use reqwest::Url;
 use uuid::Uuid;
 
 use super::client::{Client, Failure};
-use super::{dlt, fleet, replay};
+use super::{dlt, fleet};
 use crate::letters::Filter;
 
 /// Where the console is, who asks, and how answers look.
@@ -36,7 +36,7 @@ pub enum Operate {
     Dlt {
         /// What to do.
         #[command(subcommand)]
-        verb: Dlt,
+        verb: Box<Dlt>,
         /// Where the console is.
         #[command(flatten)]
         common: Common,
@@ -320,14 +320,7 @@ impl Operate {
     /// cannot be reached.
     pub async fn run(self) -> ExitCode {
         let ended = match self {
-            Self::Dlt { verb: Dlt::Replay(replay), common } => match Client::new(&common) {
-                Ok(client) => replay::run(&client, &replay).await,
-                Err(failure) => Err(failure),
-            },
-            Self::Dlt { verb, common } => match Client::new(&common) {
-                Ok(client) => dlt::run(&client, verb).await,
-                Err(failure) => Err(failure),
-            },
+            Self::Dlt { verb, common } => dlt::run(Client::new(&common), *verb).await,
             Self::Keys { verb, common } => fleet::keys(Client::new(&common), verb).await,
             Self::Tasks { verb, common } => fleet::tasks(Client::new(&common), verb).await,
             Self::Consumers { verb, common } => fleet::consumers(Client::new(&common), verb).await,

@@ -11,7 +11,8 @@ use super::replay;
 use super::table::{self, age, list, text};
 
 /// Does it; false when a record was refused.
-pub(super) async fn run(client: &Client, verb: Dlt) -> Result<bool, Failure> {
+pub(super) async fn run(client: Result<Client, Failure>, verb: Dlt) -> Result<bool, Failure> {
+    let client = &client?;
     match verb {
         Dlt::List { filter, limit } => {
             let mut items = Vec::new();

@@ -188,8 +188,11 @@ async fn ask(
     Ok(check::ask(&api.pool, &api.services, &operator.token, questions.into_values().collect()).await?)
 }
 
+/// A target while it is counted: with its keys, and the letters without.
+type Counted<'a> = (Target, BTreeSet<&'a [u8]>, i64);
+
 fn summary(api: &Api, letters: &[Candidate], placed: &[Placed], consumers: &Consumers) -> Summary {
-    let mut targets: BTreeMap<(&str, &str, &str), (Target, BTreeSet<&[u8]>, i64)> = BTreeMap::new();
+    let mut targets: BTreeMap<(&str, &str, &str), Counted<'_>> = BTreeMap::new();
     let mut shown = Vec::new();
     for (letter, placed) in letters.iter().zip(placed) {
         let name = (letter.dlt_topic.as_str(), letter.source_topic.as_str(), letter.consumer_group.as_str());
@@ -225,7 +228,7 @@ fn summary(api: &Api, letters: &[Candidate], placed: &[Placed], consumers: &Cons
         }
         target.ready += 1;
     }
-    let finish = |(mut target, keys, keyless): (Target, BTreeSet<&[u8]>, i64)| {
+    let finish = |(mut target, keys, keyless): Counted<'_>| {
         target.keys = keys.len() as i64 + keyless;
         target.first_key = keys.first().map(|key| key_text(key));
         target.last_key = keys.last().map(|key| key_text(key));
