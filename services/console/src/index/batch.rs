@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use sqlx::PgPool;
 use uuid::Uuid;
 use waybill_event::ReplayOutcome;
-use waybill_event::outcome::outcome::{ALREADY_PROCESSED, RESOLVED};
+use waybill_event::outcome::kind::{ALREADY_PROCESSED, RESOLVED};
 use waybill_service::postgres;
 
 use super::letter::{Letter, item_id};
