@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use crate::letters;
 
 /// Gauge: dead letters that are not settled, by `topic`. The alarm: any.
-pub const UNSETTLED: &str = "waybill.console.unsettled";
+pub const UNSETTLED: &str = "waybill.console.dead_letters.open";
 /// Gauge: seconds since the oldest of them died, by `topic`; 0 when there is none.
-pub const OLDEST_AGE: &str = "waybill.console.oldest_unsettled.age";
+pub const OLDEST_AGE: &str = "waybill.console.dead_letters.oldest.age";
 /// Gauge: seconds until the topic may delete the oldest of them, by `topic`; without value when there is none.
-pub const DELETES_IN: &str = "waybill.console.deletes_in";
+pub const DELETES_IN: &str = "waybill.console.retention.left";
 /// Counter of dead letters that were new to the index.
 pub const INDEXED: &str = "waybill.console.indexed";
 /// Histogram of the time that a batch takes to be in the index.

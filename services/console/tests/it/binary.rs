@@ -44,7 +44,7 @@ async fn it_migrates_serves_counts_and_stops_at_a_signal() {
         let response = reqwest::get(format!("http://{metrics}/metrics")).await.map_err(|e| e.to_string())?;
         let text = response.text().await.map_err(|e| e.to_string())?;
         let told = [
-            format!("waybill_console_unsettled{{topic=\"{topic}\"}} 1\n"),
+            format!("waybill_console_dead_letters_open{{topic=\"{topic}\"}} 1\n"),
             "waybill_console_indexed_total 1\n".to_owned(),
             "waybill_console_replayed_total{result=\"sent\"} 0\n".to_owned(),
         ];
