@@ -47,6 +47,9 @@ create table messaging.parked_message (
     parked_at timestamptz not null,
     -- Of a replay: when to look at it again.
     due_at timestamptz,
+    -- Of a replay: a transaction that began when the park was seen to be there. It is handled once every transaction
+    -- before this one has ended, for those may be handling a message of its key without knowing of the park.
+    fence xid8,
     -- Of a replay that is finished: what is to be told. It is no head any more.
     outcome text,
     -- It has failed for good, and its dead letter is not acknowledged yet.

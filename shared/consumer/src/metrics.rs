@@ -126,6 +126,13 @@ impl Metrics {
         }
     }
 
+    /// Every outcome begins at 0, so that the first dead letter of a process is an increase.
+    pub(crate) fn begin(&self, topic: &str, group: &str) {
+        for outcome in [DONE, DUPLICATE, DEAD, RETRIED] {
+            self.messages.add(0, &[KeyValue::new("outcome", outcome), topic_of(topic), group_of(group)]);
+        }
+    }
+
     pub(crate) fn count(&self, outcome: &'static str, topic: &str, group: &str, messages: usize) {
         if messages > 0 {
             let outcome = KeyValue::new("outcome", outcome);

@@ -53,6 +53,7 @@ impl Member {
         let key: Key = (Arc::clone(name), partition);
         let state = PartitionState::new(&self.group, topic, partition);
         self.status.add(&state);
+        self.engine.runner.metrics.begin(topic, &self.group);
         let epoch = self.offsets.assign(key.clone());
         self.revoked.remove(&key);
         let (offsets, of) = (Arc::clone(&self.offsets), key.clone());

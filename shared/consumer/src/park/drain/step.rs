@@ -53,6 +53,14 @@ impl<W: Work, O: Outside> Drainer<W, O> {
             lease.release();
             return self.aside(id, empty).await;
         };
+        // Live messages of the key come from another worker than its replays: one that is being handled now, began before
+        // the park was there.
+        if !head.clear && !head.dead {
+            store::fence(&mut tx, head.position).await?;
+            tx.commit().await?;
+            lease.release();
+            return Ok(Step::Rest);
+        }
         if head.dead {
             self.hold(&mut tx, id, &head).await?;
             tx.commit().await?;

@@ -39,6 +39,8 @@ pub(crate) struct Head {
     pub(crate) error_text: Option<String>,
     pub(crate) failed_at: Option<DateTime<Utc>>,
     pub(crate) failed_traceparent: Option<String>,
+    /// Of a replay: no transaction is left that may be handling a message of its key.
+    pub(crate) clear: bool,
     /// How long its schema has been unknown, by the database's clock.
     pub(crate) schema_ms: i64,
 }
@@ -125,6 +127,7 @@ pub(crate) async fn head(tx: &mut PgConnection, key: i64) -> Result<Option<Head>
         r#"select position, message_id, replay_id, read_from, record_partition, record_offset, record_timestamp_ms,
              value, headers::text as "headers!", coalesce(due_at <= messaging.now(), false) as "due!", dead,
              error_code, error_class, error_text, failed_at, failed_traceparent,
+             replay_id is null or coalesce(pg_snapshot_xmin(pg_current_snapshot()) > fence, false) as "clear!",
              coalesce(case when error_class = 'decode' then extract(epoch from messaging.now() - failed_at) * 1000
                       end, 0)::bigint as "schema_ms!"
          from messaging.parked_message
@@ -135,6 +138,18 @@ pub(crate) async fn head(tx: &mut PgConnection, key: i64) -> Result<Option<Head>
     )
     .fetch_optional(tx)
     .await
+}
+
+/// Begins to wait for the transactions that were there before the park of this replay. A batch takes its transaction's
+/// number with its claim, and asks for parks behind it: one that comes later than the fence sees the park.
+pub(crate) async fn fence(tx: &mut PgConnection, position: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "update messaging.parked_message set fence = pg_current_xact_id() where position = $1 and fence is null",
+        position,
+    )
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Takes a finished replay of the key whose outcome should have been told by now.

@@ -204,3 +204,32 @@ async fn a_replay_without_a_key_is_parked_alone() {
     draining.stop().await;
     until_told(&scene, &[(one.id.as_uuid(), replay, "resolved")]).await;
 }
+
+#[tokio::test]
+async fn a_replay_waits_for_what_was_begun_before_its_park_was_there() {
+    let scene = Scene::new().await;
+    let all = messages(b"k", 1);
+    scene.dead(&[all[0].id]).await;
+    // A batch that has claimed a live message of the key, and has found no park of it.
+    let mut batch = scene.pool.begin().await.unwrap();
+    sqlx::query("select pg_current_xact_id()").execute(&mut *batch).await.unwrap();
+    let replay = Uuid::now_v7();
+    scene.replay(&all[0], replay).await;
+    let draining = scene.drain();
+    let fenced = async || {
+        let fenced = "select count(*) from messaging.parked_message where fence is not null";
+        let fenced: i64 = sqlx::query_scalar(fenced).fetch_one(&scene.pool).await.unwrap();
+        if fenced == 1 { Ok(()) } else { Err("not looked at") }
+    };
+    eventually(fenced).await;
+    // Others are handled meanwhile: the drainer has looked again and again.
+    let other = message(Some(b"other"), 1);
+    scene.handler.on(other.id, Act::TransientOnce);
+    scene.deliver(std::slice::from_ref(&other)).await;
+    let drained = async || if scene.handler.calls(other.id) == 2 { Ok(()) } else { Err("not drained") };
+    eventually(drained).await;
+    assert_eq!(scene.handler.calls(all[0].id), 0, "beside a transaction that may handle its key");
+    batch.commit().await.unwrap();
+    until_told(&scene, &[(all[0].id.as_uuid(), replay, "resolved")]).await;
+    draining.stop().await;
+}
