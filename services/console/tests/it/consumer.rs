@@ -17,7 +17,6 @@ use crate::fixture::{Dead, OUTCOMES, REPLAY, SOURCE};
 pub(crate) enum Does {
     Resolve,
     FailAgain,
-    HadItBefore,
     /// It dies, or is slow.
     SayNothing,
 }
@@ -92,7 +91,6 @@ impl Drop for Played {
 async fn answer(topics: &Topics, one: &Got, value: Option<Vec<u8>>, does: Does) {
     let outcome = match does {
         Does::Resolve => "resolved",
-        Does::HadItBefore => "already_processed",
         Does::SayNothing => return,
         Does::FailAgain => {
             let dead = Dead {

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_console::{App, Config};
-use waybill_event::{OrderEvent, ReplayOutcome};
+use waybill_event::OrderEvent;
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics, eventually};
 
@@ -117,18 +117,6 @@ impl Dead {
         let headers = self.headers(topics);
         let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
         topics.produce_raw(topic, self.key.as_deref(), self.value.as_deref(), &headers).await;
-    }
-
-    /// What a consumer says of it.
-    pub(crate) fn outcome(&self, topics: &Topics, replay_id: Uuid, outcome: &str) -> ReplayOutcome {
-        ReplayOutcome {
-            message_id: self.message_id,
-            replay_id,
-            consumer_group: topics.name(self.group),
-            topic: topics.name(SOURCE),
-            outcome: outcome.to_owned(),
-            occurred_at: chrono::Utc::now(),
-        }
     }
 }
 

@@ -33,8 +33,7 @@ pub(in crate::replays) async fn insert(
     Ok(())
 }
 
-/// Takes the plan's letters that are still as they were, and that nobody holds. Locked in the order of their ids, so that
-/// two runs over the same letters do not wait for each other; the second finds them taken.
+/// Takes the plan's letters that are still as they were, and that nobody holds.
 pub(in crate::replays) async fn take(
     tx: &mut PgConnection,
     replay: Uuid,
@@ -42,33 +41,40 @@ pub(in crate::replays) async fn take(
     loop_cap: i32,
     outcome_timeout: Duration,
 ) -> Result<i64, sqlx::Error> {
+    // Locked first, in the order of their ids, so that two runs over the same letters do not wait for each other; judged
+    // in a statement of its own, which sees the run that held the locks before.
+    sqlx::query!(
+        r#"
+        select i.item_id
+        from console.plan_item p
+        join console.item i on i.item_id = p.item_id
+        where p.plan_id = $1 and p.skipped is null
+        order by i.item_id
+        for update of i
+        "#,
+        plan,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     let taken = sqlx::query!(
         r#"
-        with planned as materialized (
-            select i.item_id, p.position, p.record_id, p.target_topic
-            from console.plan_item p
-            join console.item i on i.item_id = p.item_id
-            where p.plan_id = $2 and p.skipped is null and p.target_topic is not null
-            order by i.item_id
-            for update of i
-        ), taken as (
+        with taken as (
             update console.item i
             set state = 'planned', replay_id = $1, sent_at = null, settled_at = null
-            from planned p
-            where i.item_id = p.item_id
+            from console.plan_item p
+            where p.plan_id = $2 and p.skipped is null and p.target_topic is not null
+                and i.item_id = p.item_id
                 and i.record_id = p.record_id
                 and i.replays < $3
                 and (i.state in ('open', 'failed_again')
                     or (i.state = 'sent' and i.sent_at < clock_timestamp() - $4::interval)
                     or (i.state = 'planned' and not exists (
                         select 1 from console.replay r where r.replay_id = i.replay_id and r.state = 'running')))
-            returning i.item_id
+            returning p.position, i.item_id, p.record_id, p.target_topic
         )
         insert into console.replay_item (replay_id, position, item_id, record_id, target_topic)
-        select $1, p.position, p.item_id, p.record_id, p.target_topic
+        select $1, t.position, t.item_id, t.record_id, t.target_topic
         from taken t
-        join planned p on p.item_id = t.item_id
-        where p.target_topic is not null
         "#,
         replay,
         plan,
