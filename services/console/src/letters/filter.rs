@@ -232,7 +232,8 @@ mod tests {
         let json = serde_json::to_value(&all).unwrap();
         let mut fields: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = Filter::FIELDS.to_vec();
-        (fields.sort_unstable(), known.sort_unstable());
+        fields.sort_unstable();
+        known.sort_unstable();
         assert_eq!(fields, known);
         assert!(!all.is_bare() && Filter { state: text("open"), ..Filter::default() }.is_bare());
     }

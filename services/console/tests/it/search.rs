@@ -54,7 +54,8 @@ async fn every_filter_narrows_and_together_they_all_hold() {
     ] {
         let mut found = ids(&console.get(&format!("/v1/dlt/items?{query}")).await);
         let mut expected: Vec<_> = expected.into_iter().map(|dead| dead.message_id).collect();
-        (found.sort_unstable(), expected.sort_unstable());
+        found.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(found, expected, "{query}");
     }
     for (query, status) in [
@@ -96,7 +97,8 @@ async fn pages_go_on_where_the_last_one_ended() {
         }
     }
     assert_eq!(found.len(), 7);
-    (found.sort_unstable(), expected.sort_unstable());
+    found.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(found, expected);
     console.stop().await;
 }

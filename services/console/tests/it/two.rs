@@ -85,7 +85,8 @@ async fn a_run_that_is_killed_twice_sends_each_letter_once() {
     for (round, least) in [(1, 40), (2, 100)] {
         eventually(async || if played.got().len() >= least { Ok(()) } else { Err(played.got().len()) }).await;
         // Whoever drives it dies, and so does the other: nothing but the database remembers.
-        (one.kill().await, two.kill().await);
+        one.kill().await;
+        two.kill().await;
         (first, second) = (free_address(), free_address());
         (one, two) = (start(first, &format!("one-{round}")), start(second, &format!("two-{round}")));
     }

@@ -26,11 +26,11 @@ pub(crate) async fn produce_with_header_name(topics: &Topics, topic: &str, name:
     body.extend(0_i32.to_be_bytes()); // partition
     body.extend((batch.len() as i32).to_be_bytes());
     body.extend(batch);
-    let mut broker = TcpStream::connect(&topics.bootstrap).await.unwrap();
-    broker.write_all(&(body.len() as i32).to_be_bytes()).await.unwrap();
-    broker.write_all(&body).await.unwrap();
-    let mut answer = vec![0; broker.read_i32().await.unwrap() as usize];
-    broker.read_exact(&mut answer).await.unwrap();
+    let mut broker = TcpStream::connect(&topics.bootstrap).await.expect("broker");
+    broker.write_all(&(body.len() as i32).to_be_bytes()).await.expect("broker");
+    broker.write_all(&body).await.expect("broker");
+    let mut answer = vec![0; broker.read_i32().await.expect("broker") as usize];
+    broker.read_exact(&mut answer).await.expect("broker");
     // correlation, topics, name, partitions, partition, then the error.
     let error = 4 + 4 + 2 + topic.len() + 4 + 4;
     assert_eq!(answer[error..error + 2], [0, 0], "broker refused the record");
