@@ -1,8 +1,9 @@
 //! Which dead-letter topics there are, and how long each keeps its records: asked of the broker, kept in the database.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -99,16 +100,20 @@ impl Registry {
         }
         let options = AdminOptions::new().request_timeout(Some(TIMEOUT));
         let described = self.admin.describe_configs(&resources, &options).await?;
-        let retention = |index: usize| -> Option<i64> {
-            let resource = described.get(index)?.as_ref().ok()?;
-            let entry = resource.entries.iter().find(|entry| entry.name == "retention.ms")?;
-            entry.value.as_ref()?.parse().ok().filter(|ms| *ms >= 0)
+        let retention: HashMap<&str, i64> = described
+            .iter()
+            .filter_map(|resource| {
+                let resource = resource.as_ref().ok()?;
+                let OwnedResourceSpecifier::Topic(topic) = &resource.specifier else { return None };
+                let entry = resource.entries.iter().find(|entry| entry.name == "retention.ms")?;
+                let ms = entry.value.as_ref()?.parse().ok().filter(|ms| *ms >= 0)?;
+                Some((topic.as_str(), ms))
+            })
+            .collect();
+        let topic = |(name, partitions): &(String, i32)| {
+            (name.clone(), *partitions, retention.get(name.as_str()).copied())
         };
-        Ok(found
-            .into_iter()
-            .enumerate()
-            .map(|(index, (name, partitions))| (name, partitions, retention(index)))
-            .collect())
+        Ok(found.iter().map(topic).collect())
     }
 
     /// Ours by name. Of further patterns only those with a usual ending are shown before their first record.
