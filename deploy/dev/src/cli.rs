@@ -43,13 +43,14 @@ pub(crate) enum Verb {
     },
     /// Run the tests against a PostgreSQL and a Kafka of their own.
     Test(Test),
-    /// Measure the release build: `bench latency`, `bench idle`, `bench outage`; `bench --help` has the rest.
+    /// Measure the release build: `bench latency|idle|outage|lateness|parked`; `bench --help` has the rest.
     Bench {
         /// Arguments for the bench program.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Torment the services at random: `chaos relay`, `chaos orders`, with `--seed` to have a run again.
+    /// Torment the real programs at random: `chaos relay|orders|consume`, with `--seed` to have a run again, and `chaos
+    /// breaker`, an outage.
     Chaos {
         /// Arguments for the chaos program.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -3,12 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use chrono::TimeDelta;
 use uuid::Uuid;
 use waybill_event::outcome::kind;
 use waybill_testkit::topics::Record;
 
 use super::order;
 use super::world::{Group, Where, World, id, replay_id};
+
+/// Headers of Waybill's own.
+const OWN: &str = "waybill-";
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub struct Counts {
     pub replay: usize,
     /// Not read yet.
     pub source: usize,
+    /// Effects beside a replay of their key, of which one did not see the other. Of the others, not a class.
+    pub beside: usize,
 }
 
 impl fmt::Display for Counts {
@@ -93,11 +99,11 @@ pub(crate) fn judge(world: &World, drained: bool) -> Verdict {
     let mut verdict = Verdict::default();
     for group in &world.groups {
         let mut case = Case { group, originals: &originals, findings: Vec::new() };
-        let counts = case.places(drained);
+        let mut counts = case.places(drained);
         case.copies();
         case.answers(drained);
         if group.strict {
-            order::check(&mut case);
+            counts.beside = order::check(&mut case);
         }
         verdict.counts.push(counts);
         verdict.findings.append(&mut case.findings);
@@ -121,6 +127,12 @@ impl Case<'_> {
         }
         let buried: HashSet<Uuid> = group.dead_letters.iter().map(id).collect();
         let parked: HashSet<Uuid> = group.parked.iter().map(|parked| parked.message_id).collect();
+        for effect in &group.effects {
+            // The machine has one clock, but timers have a grain.
+            if effect.due_at.is_some_and(|due| due > effect.handled_at + TimeDelta::milliseconds(5)) {
+                self.find("before it was due", effect.message_id, format!("{effect:?}"));
+            }
+        }
         for (id, (place, _)) in self.originals {
             let (id, times) = (*id, effects.remove(id).unwrap_or(0));
             let row = group.inbox.get(&id);
@@ -185,6 +197,12 @@ impl Case<'_> {
                 if !same {
                     self.find(rule, id(record), format!("{record:?} of {original:?}"));
                 }
+                let mut own = HashSet::new();
+                let repeated =
+                    record.headers.iter().find(|(name, _)| name.starts_with(OWN) && !own.insert(name));
+                if let Some((name, _)) = repeated {
+                    self.find("header repeated", id(record), name);
+                }
             }
         }
     }
@@ -231,5 +249,5 @@ impl Case<'_> {
 
 /// Headers that are not Waybill's own, in their order.
 fn foreign(record: &Record) -> impl Iterator<Item = &(String, Option<Vec<u8>>)> {
-    record.headers.iter().filter(|(name, _)| !name.starts_with("waybill-"))
+    record.headers.iter().filter(|(name, _)| !name.starts_with(OWN))
 }

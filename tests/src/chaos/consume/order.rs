@@ -11,8 +11,10 @@ use waybill_testkit::topics::Record;
 use super::judge::Case;
 use super::world::{Effect, id};
 
-/// No message of a key is handled after a later one, none is passed over, and no two of a key side by side.
-pub(crate) fn check(case: &mut Case<'_>) {
+/// No message of a key is handled after a later one, none is passed over, and no two of a key side by side. Returns how
+/// many ran beside a replay of their key: a replay comes from another partition, and may.
+pub(crate) fn check(case: &mut Case<'_>) -> usize {
+    let mut beside = 0;
     let group = case.group;
     let by_replay =
         |effect: &Effect| group.inbox.get(&effect.message_id).is_some_and(|row| row.replay.is_some());
@@ -28,7 +30,18 @@ pub(crate) fn check(case: &mut Case<'_>) {
         let mut before: Option<i64> = None;
         for (place, effect) in effects {
             if effect.previous != before {
-                case.find("side by side", effect.message_id, format!("{effect:?} behind {before:?}"));
+                let unseen = || {
+                    effects
+                        .iter()
+                        .map(|(_, e)| *e)
+                        .filter(|e| e.seq < effect.seq && Some(e.seq) > effect.previous)
+                };
+                if by_replay(effect) || unseen().all(by_replay) {
+                    beside += 1;
+                } else {
+                    let seen = format!("{effect:?} did not see {:?}", unseen().collect::<Vec<_>>());
+                    case.find("side by side", effect.message_id, seen);
+                }
             }
             before = Some(effect.seq);
             if by_replay(effect) {
@@ -42,6 +55,7 @@ pub(crate) fn check(case: &mut Case<'_>) {
         }
     }
     passed(case, &keys);
+    beside
 }
 
 /// What was neither handled nor dead when a later message of its key was handled. What cannot be decoded has no place

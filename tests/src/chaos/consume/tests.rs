@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, TimeDelta};
 use uuid::Uuid;
 use waybill_event::{ReplayOutcome, headers, outcome::kind};
 use waybill_testkit::topics::Record;
@@ -23,7 +24,16 @@ fn record(n: u128, key: &str, more: &[(&str, &str)]) -> Record {
 }
 
 fn effect(seq: i64, n: u128, previous: Option<i64>) -> Effect {
-    Effect { seq, message_id: uuid(n), key: Some("k".to_owned()), worker: 1, attempt: 1, previous }
+    Effect {
+        seq,
+        message_id: uuid(n),
+        key: Some("k".to_owned()),
+        worker: 1,
+        attempt: 1,
+        previous,
+        due_at: None,
+        handled_at: DateTime::UNIX_EPOCH,
+    }
 }
 
 const REPLAY: u128 = 77;
@@ -117,6 +127,18 @@ fn a_dead_row_without_a_dead_letter_and_an_altered_copy_are_found() {
 }
 
 #[test]
+fn a_retry_before_its_time_and_a_header_that_grows_are_found() {
+    let early =
+        |group: &mut Group| group.effects[0].due_at = Some(DateTime::UNIX_EPOCH + TimeDelta::seconds(1));
+    assert_eq!(with(early), ["before it was due"]);
+    let grown = |group: &mut Group| {
+        let header = group.dead_letters[1].headers[2].clone();
+        group.dead_letters[1].headers.push(header);
+    };
+    assert_eq!(with(grown), ["header repeated"]);
+}
+
+#[test]
 fn an_inversion_is_found_and_that_two_of_a_key_ran_side_by_side() {
     let inverted = |group: &mut Group| {
         let (first, second) = (group.effects[0].message_id, group.effects[1].message_id);
@@ -124,6 +146,10 @@ fn an_inversion_is_found_and_that_two_of_a_key_ran_side_by_side() {
     };
     assert_eq!(with(inverted), ["inversion"]);
     assert_eq!(with(|group| group.effects[1].previous = None), ["side by side"]);
+    let mut beside = well();
+    beside.groups[0].effects[2].previous = Some(10);
+    let Verdict { counts, findings } = judge(&beside, false);
+    assert_eq!((counts[0].beside, findings), (1, Vec::new()), "a replay may");
     // Only a group that promises it is judged by it.
     assert!(
         with(|group| {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -53,6 +54,8 @@ pub(crate) struct Effect {
     pub(crate) worker: i32,
     pub(crate) attempt: i32,
     pub(crate) previous: Option<i64>,
+    pub(crate) due_at: Option<DateTime<Utc>>,
+    pub(crate) handled_at: DateTime<Utc>,
 }
 
 /// A row of the inbox.
@@ -120,7 +123,7 @@ impl Group {
         let (topics, pool) = (&rig.topics, &rig.database.pool);
         let mut group = Self { name: name.to_owned(), strict: name == STRICT, ..Self::default() };
         group.effects = sqlx::query_as(
-            "select seq, message_id, key, worker, attempt, previous from effect
+            "select seq, message_id, key, worker, attempt, previous, due_at, handled_at from effect
              where consumer_group = $1 order by seq",
         )
         .bind(name)
