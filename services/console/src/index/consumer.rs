@@ -84,6 +84,9 @@ pub(super) fn subscribe(
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
         .set("partition.assignment.strategy", "cooperative-sticky")
+        // After a crash the successor's index, and with it every outcome, waits this long; 45 s by the client's default.
+        .set("session.timeout.ms", "10000")
+        .set("heartbeat.interval.ms", "2000")
         // Bounds what is fetched and not yet indexed, over all topics.
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.queue.backoff.ms", "20")
