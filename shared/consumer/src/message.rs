@@ -21,6 +21,8 @@ pub struct Message<E> {
     pub attempt: u32,
     /// When handling failed first, on a later hop.
     pub(crate) first_failed: Option<DateTime<Utc>>,
+    /// Span of the attempt before this one, where no header says it.
+    pub(crate) last_attempt: Option<String>,
     record: Arc<Record>,
 }
 
@@ -126,7 +128,7 @@ impl<E: Event> Message<E> {
             None => event.event_type(),
         };
         let trace = TraceContext::from_headers(headers);
-        Self { event, id, event_type, trace, attempt: 1, first_failed: None, record }
+        Self { event, id, event_type, trace, attempt: 1, first_failed: None, last_attempt: None, record }
     }
 }
 

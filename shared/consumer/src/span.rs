@@ -31,8 +31,9 @@ pub(crate) fn process<E>(message: &Message<E>, group: &str) -> Span {
         // Before the span is entered: later it would be refused. Without a tracing layer there is nothing to set.
         let _ = span.set_parent(trace.to_context());
     }
-    // On a later hop: the attempt before this one.
-    let last = message.headers().text(headers::LAST_TRACEPARENT);
+    // Of a parked message, else on a later hop.
+    let hop = || message.headers().text(headers::LAST_TRACEPARENT);
+    let last = message.last_attempt.as_deref().or_else(hop);
     if let Some(last) = last.and_then(|last| TraceContext::parse(last, None)) {
         span.add_link(last.to_context().span().span_context().clone());
     }

@@ -93,7 +93,11 @@ impl Line {
             (Failure::Transient(_), Order::Key(..)) => {
                 let attempts = message.attempt;
                 match self.park.as_ref().and_then(|park| park.delay(attempts, Duration::ZERO)) {
-                    Some(due_in) => Ok(Fate::Parks(Opening::Retry { attempts, due_in })),
+                    Some(due_in) => {
+                        let verdict = Verdict { class: TRANSIENT, failed, again: None };
+                        let failed = Some(Fallen::of(message, verdict));
+                        Ok(Fate::Parks(Opening::Retry { attempts, due_in, failed }))
+                    }
                     None => Ok(self.last(message, TRANSIENT, failed)),
                 }
             }

@@ -19,6 +19,8 @@ pub(crate) enum Opening {
         attempts: u32,
         /// Until the next one.
         due_in: std::time::Duration,
+        /// The failure, for operators and for the link of the next attempt's span; `None`: it has not been tried.
+        failed: Option<Fallen>,
     },
     /// It has failed for good. The drainer publishes the dead letter, and the key's next messages wait for that. Were
     /// it published behind the commit, a crash in between would have it handled once more behind its successors.
@@ -107,8 +109,13 @@ impl<'t> Parks<'t> {
         }
         let added = store::append(tx, self.group, &rows).await?;
         for (parcel, opening) in &self.openings {
-            if let Opening::Dead(dead) = opening {
-                store::condemn(tx, self.group, parcel.id.as_uuid(), None, dead).await?;
+            let id = parcel.id.as_uuid();
+            match opening {
+                Opening::Dead(dead) => store::condemn(tx, self.group, id, None, dead).await?,
+                Opening::Retry { failed: Some(failed), .. } => {
+                    store::note(tx, self.group, id, failed).await?;
+                }
+                Opening::Retry { failed: None, .. } => {}
             }
         }
         let ids: Vec<_> = self.parcels.iter().map(|parcel| parcel.id.as_uuid()).collect();

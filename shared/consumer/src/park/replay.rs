@@ -42,7 +42,10 @@ pub(crate) async fn park_replay<E>(
             .iter()
             .filter(|(parcel, _)| !held.contains_key(&parcel.key))
             .map(|(parcel, _)| {
-                (parcel.clone(), Opening::Retry { attempts: 0, due_in: std::time::Duration::ZERO })
+                (
+                    parcel.clone(),
+                    Opening::Retry { attempts: 0, due_in: std::time::Duration::ZERO, failed: None },
+                )
             })
             .collect();
         if missing.is_empty() {

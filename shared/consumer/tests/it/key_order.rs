@@ -78,6 +78,10 @@ async fn a_failing_message_holds_its_key_and_no_other() {
     assert_eq!(of(&database.pool, &b).await, ids(&b[..20]));
     assert_eq!(of(&database.pool, &none).await, ids(&none[1..]), "a null key is no key");
     assert_eq!(parked(&database.pool).await, 4);
+    let noted = "select error_code, error_class, error_text from messaging.parked_message where error_code is not null";
+    let noted: Vec<(String, String, String)> = sqlx::query_as(noted).fetch_all(&database.pool).await.unwrap();
+    let failure = ("handler".to_owned(), "transient".to_owned(), "not now".to_owned());
+    assert_eq!(noted, [failure.clone(), failure], "operators see why, of the heads");
     // What arrives now joins the park, and a redelivery of what is parked is nothing.
     produce(&topics, Some("b"), &b[20..]).await;
     let late = order();

@@ -49,7 +49,8 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         };
         let (code, text) = (failed.failure.code(), format!("{:#}", failed.failure.error()));
         let attempts = i32::try_from(attempt).unwrap_or(i32::MAX);
-        store::retry(tx, key.id, head.position, attempts, interval(delay), &code, &text).await?;
+        let failure = (&*code, &*text, failed.traceparent.as_deref());
+        store::retry(tx, key.id, head.position, attempts, interval(delay), failure).await?;
         self.count(metrics::RETRIED);
         tracing::warn!(
             message_id = %head.message_id, topic = &*self.topic, attempts = attempt, code,

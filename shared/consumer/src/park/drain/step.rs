@@ -77,6 +77,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
             }
         };
         (message.id, message.attempt) = (MessageId::from(head.message_id), head.attempt(&key));
+        message.last_attempt = head.failed_traceparent.clone();
         message.first_failed = key.first_failed_at.filter(|_| head.replay_id.is_none());
         if !self.outside.begin(pass, message.id).await? {
             let dead = self.crashed(&mut tx, &key, &head).await?;

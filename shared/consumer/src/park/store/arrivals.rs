@@ -48,7 +48,7 @@ pub(crate) async fn open(
     let (attempts, due_ms): (Vec<i32>, Vec<i64>) = openings
         .iter()
         .map(|(_, opening)| match opening {
-            Opening::Retry { attempts, due_in } => {
+            Opening::Retry { attempts, due_in, failed: _ } => {
                 (as_i32(*attempts), i64::try_from(due_in.as_millis()).unwrap_or(i64::MAX))
             }
             Opening::Dead(dead) => (as_i32(dead.attempt), 0),

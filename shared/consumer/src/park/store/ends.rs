@@ -68,13 +68,13 @@ pub(crate) async fn retry(
     position: i64,
     attempts: i32,
     due_in: PgInterval,
-    code: &str,
-    text: &str,
+    (code, text, traceparent): (&str, &str, Option<&str>),
 ) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "with failure as (
              update messaging.parked_message
-             set error_code = $5, error_class = 'transient', error_text = $6, failed_at = messaging.now()
+             set error_code = $5, error_class = 'transient', error_text = $6, failed_at = messaging.now(),
+                 failed_traceparent = $7
              where position = $2
          ), clock as materialized (select messaging.now() as now)
          update messaging.parked_key
@@ -87,6 +87,7 @@ pub(crate) async fn retry(
         due_in,
         code,
         stored(text),
+        traceparent,
     )
     .execute(tx)
     .await?;
@@ -139,6 +140,30 @@ pub(crate) async fn hold(
         .await?;
     }
     Ok(())
+}
+
+/// The failure that parked a message.
+pub(crate) async fn note(
+    tx: &mut PgConnection,
+    group: &str,
+    id: Uuid,
+    failed: &Fallen,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "update messaging.parked_message
+         set error_code = $3, error_class = $4, error_text = $5, failed_at = $6, failed_traceparent = $7
+         where consumer_group = $1 and message_id = $2 and replay_id is null and not dead",
+        group,
+        id,
+        failed.code,
+        failed.class,
+        stored(&failed.text),
+        failed.failed_at,
+        failed.traceparent,
+    )
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// A parked message has failed for good: what its dead letter will say.

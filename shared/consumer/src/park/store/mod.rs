@@ -9,6 +9,6 @@ mod heads;
 mod operators;
 
 pub(super) use arrivals::{append, append_replays, open, parked};
-pub(super) use ends::{await_schema, buried, claim, condemn, done, end, hold, replayed, retry, told};
+pub(super) use ends::{await_schema, buried, claim, condemn, done, end, hold, note, replayed, retry, told};
 pub(super) use heads::{Head, KeyRow, Untold, due, fence, head, lock, untold, wait};
 pub(super) use operators::{full, gauge, list, release};

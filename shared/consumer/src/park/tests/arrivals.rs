@@ -103,7 +103,8 @@ async fn a_record_comes_back_as_it_was() {
         let (id, key) = (MessageId::new(), Key { keyless: false, bytes: Uuid::now_v7().into() });
         let given = Record { key: Some(key.bytes.clone()), ..given };
         let parcel = Parcel { id, key: key.clone(), record: Arc::new(given) };
-        let opening = (parcel, Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO });
+        let opening =
+            (parcel, Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO, failed: None });
 
         let mut lease = Lease::acquire(&scene.pool).await.unwrap();
         let mut tx = lease.begin(&scene.settings).await.unwrap();
@@ -166,7 +167,7 @@ async fn a_message_that_is_diverted_to_no_park_fails_the_transaction_and_is_not_
 async fn a_message_whose_own_transaction_is_gone_is_parked_in_another() {
     let scene = Scene::new().await;
     let all = messages(b"k", 3);
-    let opening = || Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO };
+    let opening = || Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO, failed: None };
     scene.deliver(&all[..1]).await;
     for message in [&all[0], &all[1], &all[1], &all[2]] {
         park_failed(&scene.pool, &scene.settings, GROUP, TOPIC, message, opening()).await.unwrap();
@@ -188,7 +189,7 @@ async fn keys_are_opened_in_one_order_whatever_order_they_come_in() {
             .await
             .unwrap();
     let opening = |key: &[u8]| {
-        let opening = Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO };
+        let opening = Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO, failed: None };
         (Parcel::of(&message(Some(key), 1)), opening)
     };
     let (low, high) = (opening(&sorted[0]), opening(&sorted[1]));

@@ -14,7 +14,7 @@ use crate::{
 };
 
 fn opening() -> Opening {
-    Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO }
+    Opening::Retry { attempts: 1, due_in: std::time::Duration::ZERO, failed: None }
 }
 
 async fn begin(scene: &Scene) -> PgTransaction<'static> {

@@ -135,7 +135,7 @@ impl Scene {
             };
             store::undo(tx).await?;
             let opening = match failed.failure {
-                Failure::Transient(_) => Opening::Retry { attempts: 1, due_in: DELAY },
+                Failure::Transient(_) => Opening::Retry { attempts: 1, due_in: DELAY, failed: None },
                 Failure::Permanent(_) => Opening::Dead(died(message, &failed)),
             };
             parks.open(message, opening);
