@@ -72,7 +72,8 @@ fn describe(all: &mut Headers, fallen: &Fallen, group: &str, shape: Shape) {
             value.into_iter().for_each(|value| all.set(name, value));
         }
     }
-    if all.get(headers::FIRST_FAILED_AT).is_none() {
+    // Of a first attempt this is the first failure, whatever a foreigner says.
+    if fallen.attempt <= 1 || all.get(headers::FIRST_FAILED_AT).is_none() {
         all.set(headers::FIRST_FAILED_AT, failed_at.clone());
     }
     let mut text = mask::error_text(&fallen.text);
