@@ -18,7 +18,7 @@ pub trait Handler: Send + Sync + 'static {
     /// [`committed`](Self::committed) for hints.
     ///
     /// # Errors
-    /// [`Failure::Transient`] is tried again in place, and nothing of the partition passes it;
+    /// [`Failure::Transient`] is tried again, in place or as the [`Subscription`](crate::Subscription) says;
     /// [`Failure::Permanent`] goes to the group's dead-letter topic at once. Either way the message's writes are
     /// undone.
     fn handle(
@@ -45,9 +45,9 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// rest. The runtime cannot tell one message's writes from another's in a set-based statement, so it commits what
     /// is there, takes back the inbox rows of the messages that failed, and dead-letters the permanent ones.
     ///
-    /// Nothing passes a message that is retried: at the first [`Outcome::Transient`] the transaction is rolled back,
-    /// the messages before it are handed in again without it and commit, and then it is tried alone until it is
-    /// finished.
+    /// Where a message is retried in place nothing passes it: at the first [`Outcome::Transient`] the transaction is
+    /// rolled back, the messages before it are handed in again without it and commit, and then it is tried alone until
+    /// it is finished. Where it goes to a retry topic, or is parked, the others commit and it leaves.
     ///
     /// # Errors
     /// A failure of the whole call: everything is undone, and the messages come again one by one, each in a

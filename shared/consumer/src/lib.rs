@@ -1,9 +1,10 @@
-//! Consumer runtime: inbox and handler in one transaction, in-place retries, dead letters.
+//! Consumer runtime: inbox and handler in one transaction, retries, dead letters, replays.
 //!
 //! **Promises.** The effect that a handler writes into its transaction happens once per message id and group, however
-//! often Kafka delivers the message. Within a partition nothing passes a message that is still being retried. An
-//! offset moves only when every message before it is `done` in the database, or acknowledged by the dead-letter
-//! topic and marked `dead`. What cannot be decoded, panics or fails for good never stops the process.
+//! often Kafka delivers the message. What may pass a message that is still being retried, a [`Subscription`] says: nothing
+//! of its partition, nothing of its key, or everything. An offset moves only when every message before it is `done` or
+//! parked in the database, or acknowledged by a retry topic, or by the dead-letter topic and marked `dead`. What cannot
+//! be decoded, panics or fails for good never stops the process.
 //!
 //! **Does not promise.** Effects outside the transaction may happen more than once. A foreign message without an id
 //! is told apart by its coordinates only, so a producer's own duplicate of it counts as a new message. A dead letter
