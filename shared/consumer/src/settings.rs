@@ -116,7 +116,15 @@ impl Settings {
         if self.retry_min.is_zero() || self.retry_max < self.retry_min {
             return wrong("retry_min must not be 0 nor over retry_max");
         }
-        if let Some(problem) = self.horizon.problem().or(self.breaker.problem()) {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !self.topic_prefix.chars().all(allowed) {
+            return wrong("topic_prefix may hold letters, digits, dots, dashes and underscores");
+        }
+        if self.park.lease <= self.dead_letter_timeout {
+            return wrong("park.lease must be over dead_letter_timeout");
+        }
+        let problems = [self.horizon.problem(), self.breaker.problem(), self.park.problem()];
+        if let Some(problem) = problems.into_iter().flatten().next() {
             return wrong(problem);
         }
         if self.drain_timeout * 2 > self.max_poll_interval {

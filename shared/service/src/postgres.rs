@@ -27,7 +27,7 @@ pub struct Config {
     pub database_url_file: Option<PathBuf>,
     /// Connections at most. Too few: requests wait and are refused after the acquire time-out; too many: the
     /// server runs out of them for all services.
-    #[arg(long, env = "DATABASE_POOL_SIZE", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=500))]
+    #[arg(long, env = "DATABASE_POOL_SIZE", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub database_pool_size: u32,
     /// Longest wait for a free connection. Bounds the waiting, never the holding; then 503.
     #[arg(long, env = "DATABASE_ACQUIRE_TIMEOUT", default_value = "3s", value_parser = humantime::parse_duration)]

@@ -1,7 +1,8 @@
 //! The park of a subscription in the runtime: its drainer, its replays, and its bounds.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -19,7 +20,7 @@ use crate::{
     crash::{CrashCount, Entry, Mode, Verdict},
     line::Line,
     metrics,
-    park::{self, Drainer, Outside, ParkSettings, Told},
+    park::{self, Begun, Drainer, Outside, ParkSettings, Told},
     policy::ReplaySafety,
     record::Record,
     work::Work,
@@ -41,7 +42,8 @@ impl Engine {
         stop: &CancellationToken,
     ) {
         let runner = &self.runner;
-        let crash = CrashCount::new(runner.group.as_str(), format!("{} (park)", line.source), NO_PARTITION);
+        let begun = Arc::default();
+        let outside = Aside { engine: Arc::clone(self), line: Arc::clone(line), begun: Arc::clone(&begun) };
         let drainer = Drainer {
             pool: runner.pool.clone(),
             group: runner.group.clone(),
@@ -50,14 +52,29 @@ impl Engine {
             park,
             metrics: runner.metrics.clone(),
             work,
-            outside: Aside { engine: Arc::clone(self), line: Arc::clone(line), crash: crash.clone() },
+            outside,
             wake: Arc::clone(&line.wake),
         };
+        let too_late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(runner.settings.drain_timeout).await;
+        };
         let counting = stop.run_until_cancelled(self.count_parked(line));
-        tokio::join!(drainer.run(stop), counting);
+        let draining = async {
+            tokio::select! {
+                () = drainer.run(stop) => {}
+                () = too_late => {
+                    tracing::warn!(group = runner.group, "a parked message did not end in time and is rolled back");
+                }
+            }
+        };
+        tokio::join!(draining, counting);
         // The process lives: a head that did not end in time was no crash.
-        if let Err(error) = crash.clean_end(&runner.pool).await {
-            tracing::debug!(group = runner.group, %error, "the crash count keeps a head of the park");
+        let begun = std::mem::take(&mut *lock(&begun));
+        for crash in begun.into_values() {
+            if let Err(error) = crash.clean_end(&runner.pool).await {
+                tracing::debug!(group = runner.group, %error, "the crash count keeps a head of the park");
+            }
         }
     }
 
@@ -65,7 +82,7 @@ impl Engine {
         loop {
             let started = Instant::now();
             match park::gauge(&self.runner.pool, &self.runner.group, &line.source).await {
-                Ok(gauge) => *line.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(gauge),
+                Ok(gauge) => *lock(&line.parked) = Some(gauge),
                 Err(error) => tracing::debug!(group = self.runner.group, %error, "counting what is parked"),
             }
             tokio::time::sleep(COUNT_EVERY.max(started.elapsed() * COUNT_SHARE)).await;
@@ -128,11 +145,14 @@ impl Engine {
     }
 }
 
+/// Heads that are begun and not ended, each with a count of its own: several are handled side by side.
+type Heads = HashMap<Uuid, CrashCount>;
+
 /// What the drainer asks of the rest of the runtime.
 struct Aside {
     engine: Arc<Engine>,
     line: Arc<Line>,
-    crash: CrashCount,
+    begun: Arc<Mutex<Heads>>,
 }
 
 /// The breaker's leave, and the gate's.
@@ -143,8 +163,17 @@ struct Leave {
 
 impl Leave {
     fn exchange(&self, entry: Option<Entry>) -> Option<Entry> {
-        std::mem::replace(&mut *self.entry.lock().unwrap_or_else(PoisonError::into_inner), entry)
+        std::mem::replace(&mut *lock(&self.entry), entry)
     }
+
+    fn is_alone(&self) -> bool {
+        matches!(*lock(&self.entry), Some(Entry::Alone(_)))
+    }
+}
+
+/// Plain values, whole after every statement: a panic elsewhere does not spoil them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Outside for Aside {
@@ -175,20 +204,37 @@ impl Outside for Aside {
         Leave { pass, entry: Mutex::new(Some(entry)) }
     }
 
-    async fn begin(&self, leave: &Leave, id: MessageId) -> anyhow::Result<bool> {
-        let (pool, id) = (&self.engine.runner.pool, id.as_uuid());
+    async fn begin(&self, leave: &Leave, id: MessageId, replay: Option<Uuid>) -> anyhow::Result<Begun> {
+        let (runner, id) = (&self.engine.runner, id.as_uuid());
         leave.pass.tries(id);
-        if self.crash.suspects(pool, id).await? == Mode::Suspect {
-            // Given back before it is asked for again: the one who is alone waits for all others.
-            drop(leave.exchange(None));
-            let alone = self.engine.gate.enter(Mode::Suspect).await;
-            leave.exchange(Some(alone));
+        let place = format!("{} (park)", self.line.source);
+        let crash = CrashCount::new(runner.group.as_str(), place, NO_PARTITION);
+        if !leave.is_alone() && crash.suspects(&runner.pool, id).await? == Mode::Suspect {
+            return Ok(Begun::Alone);
         }
-        Ok(self.crash.before(pool, id, None).await? == Verdict::Handle)
+        // Before the statement: cancelled in it, it may be stored, and the clean end must take it back.
+        lock(&self.begun).insert(id, crash.clone());
+        Ok(match crash.before(&runner.pool, id, replay).await? {
+            Verdict::Handle => Begun::Handle,
+            Verdict::Crash => Begun::Crash,
+        })
+    }
+
+    async fn alone(&self, leave: &Leave) {
+        // Given back before it is asked for again: the one who is alone waits for all others.
+        drop(leave.exchange(None));
+        let alone = self.engine.gate.enter(Mode::Suspect).await;
+        leave.exchange(Some(alone));
     }
 
     async fn end(&self, id: MessageId) -> anyhow::Result<()> {
-        Ok(self.crash.after(&self.engine.runner.pool, id.as_uuid()).await?)
+        let id = id.as_uuid();
+        let crash = lock(&self.begun).get(&id).cloned();
+        if let Some(crash) = crash {
+            crash.after(&self.engine.runner.pool, id).await?;
+            lock(&self.begun).remove(&id);
+        }
+        Ok(())
     }
 
     fn tried(&self, id: MessageId, replay: bool, failure: Option<&Failure>) -> bool {

@@ -119,8 +119,9 @@ impl Member {
         let deadline = Instant::now() + self.settings.drain_timeout;
         let partitions = self.partitions.drain().map(|(_, partition)| partition).collect();
         end_all(partitions, &self.status, deadline).await;
-        if timeout_at(deadline, join_all(self.drainers.iter_mut())).await.is_err() {
-            tracing::warn!(group = self.group, "a parked message did not end in time and is rolled back");
+        // They keep the same time themselves, and then take back what they had begun.
+        if timeout_at(deadline + LAST_COMMIT, join_all(self.drainers.iter_mut())).await.is_err() {
+            tracing::warn!(group = self.group, "the drainer of the park did not end in time");
         }
         while let Some(keys) = self.draining.next().await {
             self.give_up(keys);

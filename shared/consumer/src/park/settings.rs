@@ -52,6 +52,19 @@ impl Default for ParkSettings {
 }
 
 impl ParkSettings {
+    /// Why it cannot work.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        if self.parallel == 0 || self.turn == 0 {
+            Some("park.parallel and park.turn must not be 0")
+        } else if self.poll.is_zero() || self.idle_poll < self.poll {
+            Some("park.poll must not be 0 nor over park.idle_poll")
+        } else if self.max_keys < 1 || self.max_rows < 1 {
+            Some("park.max_keys and park.max_rows must be at least 1")
+        } else {
+            None
+        }
+    }
+
     /// How long to wait after the given number of attempts; `None` when that was the last one. What failed together
     /// does not come back together, and never early.
     pub(crate) fn delay(&self, attempts: u32, since_first_failure: Duration) -> Option<Duration> {
@@ -67,6 +80,18 @@ pub(super) fn interval(time: Duration) -> PgInterval {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_cannot_drain_are_refused() {
+        assert_eq!(ParkSettings::default().problem(), None);
+        for wrong in [
+            ParkSettings { parallel: 0, ..ParkSettings::default() },
+            ParkSettings { poll: Duration::ZERO, ..ParkSettings::default() },
+            ParkSettings { max_rows: 0, ..ParkSettings::default() },
+        ] {
+            assert!(wrong.problem().is_some(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_delays_are_those_of_the_policy_and_a_little_more() {

@@ -86,8 +86,8 @@ impl Record {
         Hop { attempts: attempts.unwrap_or(0), first_failed }
     }
 
-    /// How long the record must still wait, by this machine's clock and never longer than the delay of its topic: a
-    /// clock that is wrong, here or where the record was written, neither handles it early nor holds it for ever.
+    /// How long the record must still wait, by this machine's clock and never longer than the delay of its topic: no
+    /// clock that is wrong, here or where the record was written, holds it for ever.
     pub(crate) fn wait(&self, delay: Duration, now: DateTime<Utc>) -> Duration {
         let due = self.headers().text(headers::DUE_AT).and_then(waybill_event::time::parse);
         // Without a due time the whole delay: late is better than early.

@@ -2,9 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rdkafka::{
+    message::{Header, OwnedHeaders},
+    producer::FutureRecord,
+};
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 use waybill_consumer::{
-    BreakerPhase, Consumer, Operations, RetryPolicy, Settings, Subscribed, Subscription, metrics, retry_topic,
+    AfterDead, BreakerPhase, Consumer, Operations, RetryPolicy, Settings, Subscribed, Subscription, metrics,
+    replay_topic, retry_topic,
 };
 use waybill_event::{Event, OrderEvent, headers};
 use waybill_testkit::{Topics, eventually};
@@ -211,4 +217,119 @@ async fn a_message_that_ends_the_process_each_time_is_dead_and_its_neighbours_ar
     .await
     .unwrap();
     assert_eq!(left, (0, 0));
+}
+
+/// The consumer dies in the handler until the message is dead; returns how often.
+async fn until_crashed(
+    pool: &sqlx::PgPool,
+    topics: &Topics,
+    handler: &Effects,
+    order: Uuid,
+    dead: usize,
+) -> usize {
+    let mut deaths = 0;
+    loop {
+        let before = handler.calls(order);
+        let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+        let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
+            .key_ordered(policy, AfterDead::Continue)
+            .handler(handler.clone());
+        let mut settings = settings(topics);
+        settings.session_timeout = Duration::from_secs(6);
+        let running = Running::start(pool, settings, subscribed);
+        let reached = async || {
+            if topics.read(&dead_letter_topic()).await.len() == dead {
+                return Ok(true);
+            }
+            if handler.calls(order) > before { Ok(false) } else { Err("not reached") }
+        };
+        if eventually(reached).await {
+            running.stop().await;
+            return deaths;
+        }
+        running.abort().await;
+        deaths += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_parked_message_that_ends_the_process_is_dead_and_so_is_its_replay() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    topics.add(&replay_topic("", OrderEvent::TOPIC, GROUP), 1, &[]).await;
+    let (orders, source) = (orders(1), Source::new(&topics));
+    let order = orders[0].order_id;
+    handler.on(order, Act::Transient);
+    source.orders(0, &orders).await;
+    let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+    let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
+        .key_ordered(policy, AfterDead::Continue)
+        .handler(handler.clone());
+    let running = Running::start(&database.pool, settings(&topics), subscribed);
+    until_committed(&topics, 0, 1).await;
+    // It is parked, and from now on it ends the process.
+    handler.on(order, Act::Gate(Arc::new(Semaphore::new(0))));
+    let calls = handler.calls(order);
+    eventually(async || if handler.calls(order) > calls { Ok(()) } else { Err("not drained") }).await;
+    running.abort().await;
+    let deaths = until_crashed(&database.pool, &topics, &handler, order, 1).await;
+    assert_eq!(deaths + 1, 3);
+    let dead = topics.read(&dead_letter_topic()).await.remove(0);
+    assert_eq!(dead.header(headers::ERROR_CODE), Some("crash"));
+
+    let run = Uuid::now_v7().to_string();
+    let (name, id) =
+        (topics.name(&replay_topic("", OrderEvent::TOPIC, GROUP)), dead.header(headers::CE_ID).unwrap());
+    let list = OwnedHeaders::new()
+        .insert(Header { key: headers::CE_ID, value: Some(id) })
+        .insert(Header { key: headers::REPLAY_ID, value: Some(&run) });
+    let (key, value) = (dead.key.as_deref().unwrap(), dead.value.as_deref().unwrap());
+    let record = FutureRecord::to(&name).partition(0).key(key).payload(value).headers(list);
+    topics.producer().send(record, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(until_crashed(&database.pool, &topics, &handler, order, 2).await, 3);
+    let again = topics.read(&dead_letter_topic()).await.pop().unwrap();
+    assert_eq!(
+        (again.header(headers::ERROR_CODE), again.header(headers::REPLAY_ID)),
+        (Some("crash"), Some(run.as_str()))
+    );
+    let left: i64 =
+        sqlx::query_scalar("select count(*) from messaging.suspect").fetch_one(&database.pool).await.unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn an_orderly_stop_is_no_crash_of_a_parked_message() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let (orders, source) = (orders(1), Source::new(&topics));
+    let order = orders[0].order_id;
+    handler.on(order, Act::Transient);
+    source.orders(0, &orders).await;
+    let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+    let mut settings = settings(&topics);
+    settings.drain_timeout = Duration::from_millis(200);
+    let start = || {
+        let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
+            .key_ordered(policy.clone(), AfterDead::Continue)
+            .handler(handler.clone());
+        Running::start(&database.pool, settings.clone(), subscribed)
+    };
+    let running = start();
+    until_committed(&topics, 0, 1).await;
+    handler.on(order, Act::Gate(Arc::new(Semaphore::new(0))));
+    let mut running = Some(running);
+    for _ in 0..4 {
+        let calls = handler.calls(order);
+        let consumer = running.take().unwrap_or_else(start);
+        eventually(async || if handler.calls(order) > calls { Ok(()) } else { Err("not drained") }).await;
+        consumer.stop().await;
+        let begun: i64 = sqlx::query_scalar("select count(*) from messaging.suspect")
+            .fetch_one(&database.pool)
+            .await
+            .unwrap();
+        assert_eq!(begun, 0, "the process lives");
+    }
+    handler.heal(order);
+    let running = start();
+    until_effects(&database.pool, 1).await;
+    assert!(topics.read(&dead_letter_topic()).await.is_empty());
+    running.stop().await;
 }

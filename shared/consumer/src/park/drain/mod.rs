@@ -24,7 +24,7 @@ use crate::{
     settings::Settings,
     work::{Around, Work},
 };
-pub(crate) use outside::{Outside, Told};
+pub(crate) use outside::{Begun, Outside, Told};
 use step::Step;
 
 /// Keys looked up at once, for each that is drained at once.
@@ -127,8 +127,16 @@ impl<W: Work, O: Outside> Drainer<W, O> {
             let Some(pass) = stop.run_until_cancelled(self.outside.admit()).await else {
                 return Turn::Rests;
             };
-            match self.step(key, panicked.take(), &pass).await {
-                Ok(Step::Next) => {}
+            let before = panicked.take();
+            let mut step = self.step(key, before, &pass).await;
+            if let Ok(Step::Alone) = step {
+                if stop.run_until_cancelled(self.outside.alone(&pass)).await.is_none() {
+                    return Turn::Rests;
+                }
+                step = self.step(key, before, &pass).await;
+            }
+            match step {
+                Ok(Step::Next | Step::Alone) => {}
                 Ok(Step::Panicked(position)) => panicked = Some(position),
                 Ok(Step::Rest) => return Turn::Rests,
                 Err(error) => return Turn::Failed(error),

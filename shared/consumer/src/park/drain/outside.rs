@@ -16,6 +16,16 @@ pub(crate) struct Told {
     pub(crate) trace: Option<TraceContext>,
 }
 
+/// What to do with a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begun {
+    Handle,
+    /// It has ended the process each time that it was begun: dead, as `crash`.
+    Crash,
+    /// It may have ended the process before: [`alone`](Outside::alone) first, then begin again.
+    Alone,
+}
+
 /// Publishing, and the breaker.
 ///
 /// Both publications may come twice for one message, also from two instances, when a lease runs out or a process ends
@@ -35,11 +45,22 @@ pub(crate) trait Outside: Send + Sync {
     /// Waits for leave: the breaker, the gate of the process.
     fn admit(&self) -> impl Future<Output = Self::Pass> + Send;
 
-    /// Names the head before it is handled. `false`: it has ended the process each time it was, so it is dead, as
-    /// `crash`.
-    fn begin(&self, pass: &Self::Pass, id: MessageId) -> impl Future<Output = anyhow::Result<bool>> + Send {
-        let _ = (pass, id);
-        async { Ok(true) }
+    /// Names the head before it is handled, with the id of the replay that it is.
+    fn begin(
+        &self,
+        pass: &Self::Pass,
+        id: MessageId,
+        replay: Option<Uuid>,
+    ) -> impl Future<Output = anyhow::Result<Begun>> + Send {
+        let _ = (pass, id, replay);
+        async { Ok(Begun::Handle) }
+    }
+
+    /// Waits until nobody else in the process is in a handler. Asked for with no connection in hand: those who are in
+    /// one need theirs.
+    fn alone(&self, pass: &Self::Pass) -> impl Future<Output = ()> + Send {
+        let _ = pass;
+        async {}
     }
 
     /// The head that was begun has ended, however.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{PgConnection, PgTransaction};
 use waybill_event::{MessageId, outcome::kind};
 
-use super::{Drainer, Outside};
+use super::{Begun, Drainer, Outside};
 use crate::{
     Message,
     failure::is_connection_lost,
@@ -22,6 +22,8 @@ use crate::{
 pub(super) enum Step {
     Next,
     Rest,
+    /// The head is to be handled alone in the process.
+    Alone,
     /// The handler of the head at this position panicked: once more alone, then it is dead.
     Panicked(i64),
 }
@@ -79,11 +81,21 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         (message.id, message.attempt) = (MessageId::from(head.message_id), head.attempt(&key));
         message.last_attempt = head.failed_traceparent.clone();
         message.first_failed = key.first_failed_at.filter(|_| head.replay_id.is_none());
-        if !self.outside.begin(pass, message.id).await? {
-            let dead = self.crashed(&mut tx, &key, &head).await?;
-            tx.commit().await?;
-            lease.release();
-            return self.bury(&key, &head, &dead).await;
+        match self.outside.begin(pass, message.id, head.replay_id).await? {
+            Begun::Handle => {}
+            Begun::Alone => {
+                tx.commit().await?;
+                lease.release();
+                return Ok(Step::Alone);
+            }
+            Begun::Crash => {
+                let dead = self.crashed(&mut tx, &key, &head).await?;
+                tx.commit().await?;
+                lease.release();
+                // Condemned, it is not begun again: its crashes need not be remembered.
+                self.outside.end(message.id).await?;
+                return self.bury(&key, &head, &dead).await;
+            }
         }
         let verdict = self.attempt(&mut tx, &head, &message).await;
         self.outside.end(message.id).await?;

@@ -11,7 +11,7 @@ use waybill_event::MessageId;
 use crate::{
     Failure,
     batch::Fallen,
-    park::{Outside, Told},
+    park::{Begun, Outside, Told},
 };
 
 /// A dead letter as it was published: id, class, code, attempt, and when it failed first.
@@ -83,8 +83,9 @@ impl Outside for Published {
         }
     }
 
-    async fn begin(&self, (): &(), id: MessageId) -> anyhow::Result<bool> {
-        Ok(!self.crashes.lock().unwrap().contains(&id))
+    async fn begin(&self, (): &(), id: MessageId, _: Option<Uuid>) -> anyhow::Result<Begun> {
+        let crashes = self.crashes.lock().unwrap().contains(&id);
+        Ok(if crashes { Begun::Crash } else { Begun::Handle })
     }
 
     fn tried(&self, _: MessageId, _: bool, failure: Option<&Failure>) -> bool {
