@@ -22,7 +22,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether another try can never succeed.
+    /// Whether another try can never succeed, as far as this crate knows; of [`Error::Database`] the SQLSTATE decides.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Invalid(_) => true,

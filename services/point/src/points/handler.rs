@@ -12,6 +12,7 @@ use waybill_consumer::{BatchHandler, Failure, Message, Outcome};
 use waybill_event::{MessageId, OrderEvent};
 use waybill_outbox::Outbox;
 
+use super::Error;
 use super::apply::{State, apply};
 
 /// Points earned, counted after the commit.
@@ -66,9 +67,7 @@ impl BatchHandler for MovePoints {
             .iter()
             .map(|message| State { event: &message.event, span: span(message, messages.len()) })
             .collect();
-        let earned = apply(tx, &self.outbox, &states).await.map_err(|error| {
-            if error.is_permanent() { Failure::permanent(error) } else { Failure::transient(error) }
-        })?;
+        let earned = apply(tx, &self.outbox, &states).await.map_err(failure)?;
         let mut pending = self.pending();
         if pending.len() + messages.len() > PENDING_MAX {
             pending.clear();
@@ -84,6 +83,15 @@ impl BatchHandler for MovePoints {
         for points in messages.iter().filter_map(|message| pending.remove(&message.id)) {
             if points > 0 { &EARNED } else { &REVERSED }.add(points.unsigned_abs(), &[]);
         }
+    }
+}
+
+/// What a constraint refuses is refused every time, and dies at once; what the database cannot do now is tried again.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Database(error) => Failure::from(error),
+        error if error.is_permanent() => Failure::permanent(error),
+        error => Failure::transient(error),
     }
 }
 
