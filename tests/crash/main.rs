@@ -20,7 +20,7 @@ async fn place(customer: Client, n: usize) {
     .await;
 }
 
-/// Runs all four services with one crash point armed, restarts the one that died, and looks at the tables.
+/// Runs all services with one crash point armed, restarts the one that died, and looks at the tables.
 async fn survives(service: &'static str, point: &str) {
     let mut system = System::prepare(&[]).await;
     for name in waybill_tests::system::SERVICES {

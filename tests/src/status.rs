@@ -32,6 +32,8 @@ pub struct Databases {
     pub points: String,
     /// Of the notification service.
     pub notifications: String,
+    /// Of the console.
+    pub console: String,
 }
 
 /// Kafka's addresses.

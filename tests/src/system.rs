@@ -1,4 +1,4 @@
-//! The four real binaries with databases, topics and keys of their own.
+//! The five real binaries with databases, topics and keys of their own.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,9 +13,10 @@ use waybill_testkit::{Database, Topics, eventually};
 
 use crate::client::Client;
 use crate::invariants::{self, Pools};
+use crate::operator::Operator;
 
 /// The services, in the order in which they start.
-pub const SERVICES: [&str; 4] = ["order", "relay", "point", "notification"];
+pub const SERVICES: [&str; 5] = ["order", "relay", "point", "notification", "console"];
 /// Every topic that the services write or read.
 pub const TOPICS: [&str; 13] = [
     "orders.v1",
@@ -44,6 +45,8 @@ pub struct System {
     pub points: Database,
     /// Database of the notification service.
     pub notifications: Database,
+    /// Database of the console.
+    pub console: Database,
     /// Topics.
     pub topics: Topics,
     /// Issuer of tokens.
@@ -63,6 +66,14 @@ impl System {
         Self::prepare_with(Topics::none(), settings).await
     }
 
+    /// As [`System::prepare`], on a broker of the caller's.
+    ///
+    /// # Panics
+    /// When a part cannot be had.
+    pub async fn prepare_on(bootstrap: &str, settings: &[(&str, &str)]) -> Self {
+        Self::prepare_with(Topics::none_on(bootstrap), settings).await
+    }
+
     async fn prepare_with(topics: Topics, settings: &[(&str, &str)]) -> Self {
         for topic in TOPICS {
             topics.add(topic, waybill_testkit::topics::PARTITIONS, &[]).await;
@@ -71,6 +82,7 @@ impl System {
             orders: Database::create(&[]).await,
             points: Database::create(&[]).await,
             notifications: Database::create(&[]).await,
+            console: Database::create(&[]).await,
             topics,
             issuer: Issuer::new(),
             processes: HashMap::new(),
@@ -78,7 +90,7 @@ impl System {
             settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             folder: tempfile::tempdir().expect("temporary folder"),
         };
-        for service in ["order", "point", "notification", "relay"] {
+        for service in ["order", "point", "notification", "relay", "console"] {
             let (code, log) = system.command(service, &["migrate"], &[]).await;
             assert_eq!(code, Some(0), "{service} migrate:\n{log}");
         }
@@ -99,7 +111,7 @@ impl System {
     /// # Panics
     /// When a service does not become ready.
     pub async fn start_on(bootstrap: &str, settings: &[(&str, &str)]) -> Self {
-        Self::prepare_with(Topics::none_on(bootstrap), settings).await.up().await
+        Self::prepare_on(bootstrap, settings).await.up().await
     }
 
     async fn up(self) -> Self {
@@ -190,12 +202,18 @@ impl System {
         Client::new(&self.http("order"), customer, token).expect("client")
     }
 
-    /// Pools of the three databases.
+    /// An operator with these roles: `view`, `payload`, `act`.
+    pub fn operator(&self, roles: &[&str]) -> Operator {
+        Operator::new(&self.issuer, &self.http("console"), roles)
+    }
+
+    /// Pools of the four databases.
     pub fn pools(&self) -> Pools {
         Pools {
             orders: self.orders.pool.clone(),
             points: self.points.pool.clone(),
             notifications: self.notifications.pool.clone(),
+            console: self.console.pool.clone(),
         }
     }
 
@@ -245,6 +263,13 @@ impl System {
                 settings.push(set("DATABASE_URL", &self.notifications.url));
                 // What a crash leaves in the middle of a send is taken over while the tests wait.
                 settings.push(set("NOTIFICATION_LEASE", "3s"));
+            }
+            "console" => {
+                settings.push(set("DATABASE_URL", &self.console.url));
+                let consumers = ["point", "notification"].map(|name| format!("{name}={}", self.http(name)));
+                settings.push(set("CONSOLE_SERVICES", &consumers.join(",")));
+                // What a killed console drove is taken over while the tests wait.
+                settings.push(set("CONSOLE_REPLAY_LEASE", "2s"));
             }
             _ => settings
                 .push(set("RELAY_SOURCES", &format!("order={},point={}", self.orders.url, self.points.url))),

@@ -1,115 +1,17 @@
-//! The first thing that a newcomer sees: orders travel to points and notifications, and the tables prove it.
-//! Called by `cargo dev demo` with everything up.
+//! What became of the orders, as tables.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, Table};
-use sqlx::PgPool;
 use uuid::Uuid;
-use waybill_testkit::Topics;
-use waybill_testkit::jwt::Issuer;
 use waybill_testkit::topics::Record;
-use waybill_tests::Client;
-use waybill_tests::invariants::{self, Pools};
-use waybill_tests::status::Status;
-use waybill_tests::system::seed_products;
 
-/// The story: sku, quantity, payment method.
-const ORDERS: [(&str, u32, &str); 6] = [
-    ("TEA-1", 2, "ON_DELIVERY"),
-    ("CUP-1", 1, "ON_DELIVERY"),
-    ("POT-1", 1, "ON_DELIVERY"),
-    ("TEA-1", 5, "ON_DELIVERY"),
-    ("CUP-1", 2, "CARD"),
-    ("POT-1", 2, "ON_DELIVERY"),
-];
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Story {
-    status: Status,
-    pools: Pools,
-    topics: Topics,
-    /// Orders of this run, in the order of placing.
-    orders: Vec<Uuid>,
-    traced: Uuid,
-    trace_id: String,
-}
-
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let status = Status::read()?;
-    let pools = Pools {
-        orders: PgPool::connect(&status.database.orders).await?,
-        points: PgPool::connect(&status.database.points).await?,
-        notifications: PgPool::connect(&status.database.notifications).await?,
-    };
-    seed_products(&pools.orders).await?;
-    let topics = Topics::existing(&status.topic_prefix, &status.kafka.bootstrap);
-    let trace_id = Uuid::new_v4().simple().to_string();
-    let mut story = Story { status, pools, topics, orders: Vec::new(), traced: Uuid::nil(), trace_id };
-    story.place().await?;
-    story.settle().await?;
-    story.show_orders().await?;
-    story.show_outbox().await?;
-    let records = story.show_topics().await?;
-    story.show_ledger().await?;
-    story.show_notifications().await?;
-    story.show_trace(&records).await?;
-    story.show_invariants().await
-}
+use crate::Story;
 
 impl Story {
-    async fn place(&mut self) -> anyhow::Result<()> {
-        let issuer = Issuer::open(&self.status.jwt_dir)?;
-        let base = self.status.http("order")?.to_owned();
-        let traceparent = format!("00-{}-{}-01", self.trace_id, &Uuid::new_v4().simple().to_string()[..16]);
-        let customers = [Uuid::now_v7(), Uuid::now_v7()];
-        for (n, (sku, quantity, method)) in ORDERS.into_iter().enumerate() {
-            let customer = customers[n % customers.len()];
-            let client = Client::new(&base, customer, issuer.token(customer, "customer"))?;
-            let key = Uuid::new_v4().to_string();
-            let trace = (n == 0).then_some(traceparent.as_str());
-            let answer = client.place(&key, sku, quantity, method, trace).await?;
-            ensure!(answer.status == 201 && !answer.replayed, "an order was refused: {answer:?}");
-            self.orders.push(answer.id()?);
-            if n == 0 {
-                self.traced = answer.id()?;
-                let again = client.place(&key, sku, quantity, method, None).await?;
-                ensure!(
-                    again.replayed && again.id()? == self.traced,
-                    "a repeated request made a second order: {again:?}"
-                );
-            }
-        }
-        println!(
-            "{} orders placed; the first was sent twice under one idempotency key and is there once.",
-            ORDERS.len()
-        );
-        Ok(())
-    }
-
-    async fn settle(&self) -> anyhow::Result<()> {
-        let started = Instant::now();
-        loop {
-            let waiting = invariants::waiting(&self.pools).await?;
-            if waiting.is_empty() {
-                println!(
-                    "Everything arrived {} ms after the last order was placed.\n",
-                    started.elapsed().as_millis()
-                );
-                return Ok(());
-            }
-            if started.elapsed() > PATIENCE {
-                bail!("still on the way after {PATIENCE:?}:\n  {}", waiting.join("\n  "));
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-    }
-
-    async fn show_orders(&self) -> anyhow::Result<()> {
+    pub(crate) async fn show_orders(&self) -> anyhow::Result<()> {
         let rows: Vec<(Uuid, Uuid, String, String, i64, i64)> = sqlx::query_as(
             "select id, customer_id, status, payment_method, total, version from orders where id = any($1) order by created_at",
         )
@@ -130,7 +32,7 @@ impl Story {
         Ok(())
     }
 
-    async fn show_outbox(&self) -> anyhow::Result<()> {
+    pub(crate) async fn show_outbox(&self) -> anyhow::Result<()> {
         let keys: Vec<String> = self.orders.iter().map(Uuid::to_string).collect();
         let mut rows = Vec::new();
         for (database, pool) in [("orders", &self.pools.orders), ("points", &self.pools.points)] {
@@ -152,7 +54,7 @@ impl Story {
         Ok(())
     }
 
-    async fn show_topics(&self) -> anyhow::Result<Vec<Record>> {
+    pub(crate) async fn show_topics(&self) -> anyhow::Result<Vec<Record>> {
         let ours: HashSet<String> = self.orders.iter().map(Uuid::to_string).collect();
         let mut rows = Vec::new();
         let mut records = Vec::new();
@@ -175,7 +77,7 @@ impl Story {
         Ok(records)
     }
 
-    async fn show_ledger(&self) -> anyhow::Result<()> {
+    pub(crate) async fn show_ledger(&self) -> anyhow::Result<()> {
         let rows: Vec<(Uuid, Uuid, String, i64, i64)> = sqlx::query_as(
             "select e.customer_id, e.order_id, e.kind, e.amount, a.available
              from point_entry e join point_account a on a.customer_id = e.customer_id
@@ -197,7 +99,7 @@ impl Story {
         Ok(())
     }
 
-    async fn show_notifications(&self) -> anyhow::Result<()> {
+    pub(crate) async fn show_notifications(&self) -> anyhow::Result<()> {
         let rows: Vec<(i64, Uuid, String, bool)> = sqlx::query_as(
             "select seq, order_id, kind, sent_at is not null from notification where order_id = any($1) order by seq",
         )
@@ -211,7 +113,7 @@ impl Story {
         Ok(())
     }
 
-    async fn show_trace(&self, records: &[Record]) -> anyhow::Result<()> {
+    pub(crate) async fn show_trace(&self, records: &[Record]) -> anyhow::Result<()> {
         let key = self.traced.to_string();
         let mut seen: BTreeMap<&str, Option<String>> = BTreeMap::new();
         let outbox = "select traceparent from messaging.outbox where aggregateid = $1 order by seq limit 1";
@@ -254,25 +156,10 @@ impl Story {
         show("One trace", &["where", "trace id", "span id"], rows);
         Ok(())
     }
-
-    async fn show_invariants(&self) -> anyhow::Result<()> {
-        let findings = invariants::check(&self.pools).await?;
-        let rows = findings.iter().map(|f| {
-            let verdict = if f.broken.is_empty() {
-                "true".to_owned()
-            } else {
-                format!("BROKEN: {}", f.broken.join(", "))
-            };
-            vec![f.rule.to_owned(), verdict]
-        });
-        show("Invariants, over everything in the databases", &["rule", "holds"], rows);
-        let broken = findings.iter().filter(|f| !f.broken.is_empty()).count();
-        ensure!(broken == 0, "{broken} invariants do not hold");
-        Ok(())
-    }
 }
 
-fn show(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+/// Prints a table under its title.
+pub(crate) fn show(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(header.iter().map(Cell::new));
     for row in rows {
@@ -282,6 +169,6 @@ fn show(title: &str, header: &[&str], rows: impl IntoIterator<Item = Vec<String>
 }
 
 /// The random end of a UUID, which tells v7 ids of one second apart.
-fn tail(id: &str) -> String {
+pub(crate) fn tail(id: &str) -> String {
     format!("…{}", &id[id.len().saturating_sub(8)..])
 }

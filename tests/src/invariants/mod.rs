@@ -1,8 +1,10 @@
 //! What must be true of the tables after anything that happened, once nothing waits any more.
 
+mod dead_letters;
+
 use sqlx::PgPool;
 
-/// Databases of the three services.
+/// Databases of the services.
 #[derive(Debug, Clone)]
 pub struct Pools {
     /// Of the order service.
@@ -11,6 +13,8 @@ pub struct Pools {
     pub points: PgPool,
     /// Of the notification service.
     pub notifications: PgPool,
+    /// Of the console.
+    pub console: PgPool,
 }
 
 /// One invariant and the rows that break it.
@@ -22,7 +26,8 @@ pub struct Finding {
     pub broken: Vec<String>,
 }
 
-/// Rows that are still on their way: unsent events, unhandled events, unsent notifications. Zero means quiet.
+/// Rows that are still on their way: unsent events, unhandled events, unsent notifications, dead letters that the
+/// console has not seen, replays without end. Zero means quiet; a dead letter that lies there is quiet too.
 ///
 /// # Errors
 /// A database does not answer.
@@ -50,6 +55,7 @@ pub async fn waiting(pools: &Pools) -> sqlx::Result<Vec<String>> {
             events.iter().filter(|id| !handled.contains(*id)).map(|id| format!("event {id} for {group}"));
         waiting.extend(open);
     }
+    waiting.extend(dead_letters::waiting(pools).await?);
     Ok(waiting)
 }
 
@@ -69,11 +75,12 @@ pub async fn check(pools: &Pools) -> sqlx::Result<Vec<Finding>> {
     }
     findings.push(earned_as_ordered(pools).await?);
     findings.push(notified_as_published(pools).await?);
+    findings.extend(dead_letters::check(pools).await?);
     Ok(findings)
 }
 
 fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 9] {
-    let Pools { orders, points, notifications } = pools;
+    let Pools { orders, points, notifications, .. } = pools;
     [
         (
             "every order has exactly one placed event, and one event id",
@@ -138,12 +145,17 @@ fn rules(pools: &Pools) -> [(&'static str, &PgPool, &'static str); 9] {
     ]
 }
 
-/// Points by order, as the orders ask for them and as the ledger has them.
+/// Points by order, as the orders ask for them and as the ledger has them. An order whose event lies in the dead letters
+/// has none.
 async fn earned_as_ordered(pools: &Pools) -> sqlx::Result<Finding> {
+    let dead: Vec<String> = dead_letters::dead_of(&pools.points, "point").await?.into_iter().collect();
     let due: Vec<(String, i64)> = sqlx::query_as(
         "select id::text, floor(earn_base * earn_rate_bp / 10000.0)::bigint from orders
-         where status = 'CONFIRMED' and floor(earn_base * earn_rate_bp / 10000.0) > 0 order by 1",
+         where status = 'CONFIRMED' and floor(earn_base * earn_rate_bp / 10000.0) > 0
+           and id::text not in (select aggregateid from messaging.outbox where id = any($1::text[]::uuid[]))
+         order by 1",
     )
+    .bind(dead)
     .fetch_all(&pools.orders)
     .await?;
     let earned: Vec<(String, i64)> = sqlx::query_as(
@@ -152,18 +164,17 @@ async fn earned_as_ordered(pools: &Pools) -> sqlx::Result<Finding> {
     .fetch_all(&pools.points)
     .await?;
     Ok(Finding {
-        rule: "every confirmed order has earned its points, and no other",
+        rule: "every confirmed order has earned its points unless its event is a dead letter, and no other",
         broken: difference(&due, &earned),
     })
 }
 
-/// Event ids that were published against those that customers were told of.
+/// Event ids that were published and are no dead letters against those that customers were told of.
 async fn notified_as_published(pools: &Pools) -> sqlx::Result<Finding> {
+    let dead = dead_letters::dead_of(&pools.notifications, "notification").await?;
     let mut published = Vec::new();
     for pool in [&pools.orders, &pools.points] {
-        let ids: Vec<(String, i64)> =
-            sqlx::query_as("select id::text, 1::bigint from messaging.outbox").fetch_all(pool).await?;
-        published.extend(ids);
+        published.extend(events(pool).await?.into_iter().filter(|id| !dead.contains(id)).map(|id| (id, 1)));
     }
     published.sort();
     let told: Vec<(String, i64)> = sqlx::query_as(
@@ -172,7 +183,7 @@ async fn notified_as_published(pools: &Pools) -> sqlx::Result<Finding> {
     .fetch_all(&pools.notifications)
     .await?;
     Ok(Finding {
-        rule: "every event reached its customer once in the table, and no other did",
+        rule: "every event but dead letters reached its customer once in the table, and no other did",
         broken: difference(&published, &told),
     })
 }
