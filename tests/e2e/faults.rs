@@ -1,7 +1,7 @@
 //! What comes from outside is wrong: nothing is lost, and the answer says what is wrong.
 
 use uuid::Uuid;
-use waybill_testkit::eventually;
+use waybill_testkit::{Broker, eventually};
 use waybill_tests::System;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,8 +25,6 @@ async fn foreign_and_damaged_records_die_alone() {
     }
     let second = customer.place("after", "TEA-1", 1, "ON_DELIVERY", None).await.expect("answer");
     assert_eq!((first.status, second.status), (201, 201));
-    system.settled().await;
-    system.assert_invariants().await;
     for topic in ["orders.v1.point.dlt", "orders.v1.notification.dlt"] {
         let dead = eventually(async || {
             let dead = system.topics.read(topic).await;
@@ -47,6 +45,8 @@ async fn foreign_and_damaged_records_die_alone() {
             assert!(record.header("waybill-origin-topic").unwrap_or_default().ends_with("orders.v1"));
         }
     }
+    system.settled().await;
+    system.assert_invariants().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,6 +112,9 @@ async fn a_database_that_goes_away_loses_nothing() {
             system.orders.terminate_sessions().await;
             system.points.terminate_sessions().await;
             system.notifications.terminate_sessions().await;
+            system.console.terminate_sessions().await;
+            // Damaged in between: it must reach the console all the same.
+            system.topics.produce_raw("orders.v1", Some(b"k"), Some(b"damaged"), &[]).await;
         }
         let key = format!("key-{n}");
         eventually(async || match customer.place(&key, "TEA-1", 1, "ON_DELIVERY", None).await {
@@ -120,6 +123,49 @@ async fn a_database_that_goes_away_loses_nothing() {
         })
         .await;
     }
+    // Three damaged records, dead in two groups.
+    let operator = system.operator(&["view"]);
+    eventually(async || {
+        // The first answer after the loss may be that the same request should be sent again.
+        let stats = operator.ask("dlt stats").await.unwrap_or_default();
+        let topics = stats["topics"].as_array();
+        let unsettled = topics.into_iter().flatten().filter_map(|topic| topic["unsettled"].as_u64()).sum::<u64>();
+        if unsettled == 6 { Ok(()) } else { Err(stats) }
+    })
+    .await;
     system.settled().await;
     system.assert_invariants().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_goes_away_leaves_the_console_searchable() {
+    let mut broker = Broker::start().await;
+    let mut system = System::prepare_on(&broker.bootstrap(), &[]).await;
+    system.spawn("console", None);
+    system.ready("console").await;
+    let operator = system.operator(&["view"]);
+    let dead = async |expected: usize| {
+        eventually(async || {
+            let page = operator.ask("dlt list").await.expect("the console answers");
+            let count = page["items"].as_array().map(Vec::len);
+            if count == Some(expected) { Ok(()) } else { Err(page) }
+        })
+        .await;
+    };
+    system.topics.produce_raw("orders.v1.point.dlt", Some(b"k"), Some(b"before"), &[]).await;
+    dead(1).await;
+    broker.kill();
+    let http = reqwest::Client::builder().no_proxy().build().expect("client");
+    let url = format!("{}/readyz", system.http("console"));
+    eventually(async || match http.get(&url).send().await {
+        Ok(answer) if answer.status() == 503 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert!(system.process("console").is_running(), "{}", system.log("console"));
+    dead(1).await;
+    broker.resume().await;
+    system.ready("console").await;
+    system.topics.produce_raw("orders.v1.point.dlt", Some(b"k"), Some(b"after"), &[]).await;
+    dead(2).await;
 }

@@ -1,6 +1,7 @@
-//! Stories that run through the four real binaries.
+//! Stories that run through the five real binaries.
 
 mod faults;
 mod happy;
+mod letters;
 mod settings;
 mod telemetry;

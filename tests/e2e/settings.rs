@@ -24,6 +24,18 @@ async fn a_wrong_setting_is_named_and_shows_no_secret() {
         ("relay", &["serve"], ("RELAY_SOURCES", "order"), "RELAY_SOURCES"),
         ("relay", &["serve"], ("RELAY_SOURCES", "order=mysql://u:hunter2@h/d"), "RELAY_SOURCES"),
         ("relay", &["serve"], ("KAFKA_BOOTSTRAP", "broker:x"), "KAFKA_BOOTSTRAP"),
+        ("console", &["serve"], ("DATABASE_URL", "mysql://u:hunter2@h/d"), "DATABASE_URL"),
+        ("console", &["serve"], ("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d"), "127.0.0.1:1"),
+        ("console", &["migrate"], ("DATABASE_URL", ""), "DATABASE_URL"),
+        ("console", &["serve"], ("KAFKA_BOOTSTRAP", "broker:x"), "KAFKA_BOOTSTRAP"),
+        ("console", &["serve"], ("JWT_JWKS_FILE", "/nowhere/jwks.json"), "JWT_JWKS_FILE"),
+        ("console", &["serve"], ("CONSOLE_SERVICES", "point"), "--service"),
+        ("console", &["serve"], ("CONSOLE_SERVICES", "p=http://h:1,p=http://h:2"), "CONSOLE_SERVICES"),
+        ("console", &["serve"], ("CONSOLE_DLT_PATTERNS", ".*-dlt"), "CONSOLE_DLT_PATTERNS"),
+        ("console", &["serve"], ("CONSOLE_DLT_PATTERNS", "^(.*-dlt"), "CONSOLE_DLT_PATTERNS"),
+        ("console", &["serve"], ("CONSOLE_REPLAY_LEASE", "1s"), "CONSOLE_REPLAY_LEASE"),
+        ("console", &["serve"], ("CONSOLE_LOOP_CAP", "0"), "--loop-cap"),
+        ("console", &["serve"], ("JOBS", "sweep"), "sweep"),
         (
             "relay",
             &["topics", "plan", "--file", "/nowhere/topics.toml"],
@@ -47,7 +59,7 @@ async fn a_wrong_setting_is_named_and_shows_no_secret() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_broker_leaves_orders_taken_and_says_so() {
     let mut system = System::prepare(&[("KAFKA_BOOTSTRAP", "127.0.0.1:1")]).await;
-    for service in ["order", "relay", "point"] {
+    for service in ["order", "relay", "point", "console"] {
         system.spawn(service, None);
     }
     // The outbox takes the outage: the order service does not need Kafka to be ready.
@@ -55,7 +67,7 @@ async fn an_unreachable_broker_leaves_orders_taken_and_says_so() {
     let answer = system.customer().place("k", "TEA-1", 1, "ON_DELIVERY", None).await.expect("answer");
     assert_eq!(answer.status, 201, "{answer:?}");
     let http = reqwest::Client::builder().no_proxy().build().expect("client");
-    for service in ["relay", "point"] {
+    for service in ["relay", "point", "console"] {
         let url = format!("{}/readyz", system.http(service));
         let process = system.process(service);
         waybill_testkit::eventually(async || {
