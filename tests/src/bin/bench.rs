@@ -34,11 +34,11 @@ enum Command {
     },
     /// How late retries come that are due after 200 ms, 1 s and 5 s.
     Lateness {
-        /// Messages that are delayed; there are four times as many others.
+        /// Messages that are delayed; there are nine times as many others.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         delayed: u32,
         /// Time of producing.
-        #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+        #[arg(long, default_value = "40s", value_parser = humantime::parse_duration)]
         time: Duration,
     },
     /// What parked keys cost the keys that never fail.

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use chrono::{DateTime, Utc};
 use tokio::sync::RwLock;
 use tokio::time::sleep;
 use waybill_consumer::BreakerSettings;
-use waybill_testkit::{Topics, eventually};
+use waybill_testkit::Topics;
 
 use super::consume::judge::judge;
 use super::consume::rig::{Rig, TIERS};
@@ -17,6 +16,8 @@ use super::consume::traffic::{Traffic, produce};
 use super::consume::world::{Group, World, id, left};
 use super::consume::{Counts, Finding};
 
+/// How long a line may take to run again.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Healthy traffic before and after.
 const AROUND: Duration = Duration::from_secs(10);
 
@@ -59,7 +60,7 @@ pub struct Report {
     pub left: Vec<Left>,
     /// The most messages per group that all processes together may let go.
     pub bound: usize,
-    /// From the end of the outage until every group of every process had handled a message.
+    /// From the end of the outage until no breaker of any process was open.
     pub closed: Duration,
     /// From the end of the outage until nothing was on its way, with the traffic going on.
     pub drained: Duration,
@@ -107,6 +108,15 @@ impl std::fmt::Display for Report {
 /// A part cannot be had, or something stays on its way.
 pub async fn run(plan: Plan) -> anyhow::Result<Report> {
     let mut rig = Rig::build(plan.workers, &plan.groups, &TIERS, &["--script", "outage"]).await?;
+    let report = measure(&mut rig, plan).await;
+    if !report.as_ref().is_ok_and(Report::is_well) {
+        let logs = rig.keep_logs();
+        rig.say(&format!("logs: {logs}"));
+    }
+    report
+}
+
+async fn measure(rig: &mut Rig, plan: Plan) -> anyhow::Result<Report> {
     for place in 0..plan.workers {
         rig.start(place, None)?;
     }
@@ -116,22 +126,21 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
     let topics = Arc::new(Topics::existing(&rig.topics.prefix, &rig.topics.bootstrap));
     let producing = tokio::spawn(produce(traffic, topics, Arc::new(RwLock::new(()))));
     sleep(AROUND).await;
-    handled_by_all(&rig, DateTime::UNIX_EPOCH, plan.workers * plan.groups.len()).await;
+    handling(rig).await?;
     let pool = rig.database.pool.clone();
     sqlx::query("insert into outage default values").execute(&pool).await?;
     rig.say("everything fails");
     sleep(plan.away).await;
-    let world = World::read(&rig).await?;
+    let world = World::read(rig).await?;
     let left_then = world.groups.iter().map(|group| left_of(group, world.source.len())).collect();
-    let back: DateTime<Utc> =
-        sqlx::query_scalar("delete from outage returning clock_timestamp()").fetch_one(&pool).await?;
+    sqlx::query("delete from outage").execute(&pool).await?;
     rig.say("nothing fails any more");
     let started = Instant::now();
-    handled_by_all(&rig, back, plan.workers * plan.groups.len()).await;
+    closed(rig).await?;
     let closed = started.elapsed();
     producing.await.context("the producers panicked")??;
-    let drained = drained(&rig, started).await?;
-    let verdict = judge(&World::read(&rig).await?, true);
+    let drained = drained(rig, started).await?;
+    let verdict = judge(&World::read(rig).await?, true);
     Ok(Report {
         left: left_then,
         bound: BreakerSettings::default().bound(plan.away) * plan.workers,
@@ -142,24 +151,38 @@ pub async fn run(plan: Plan) -> anyhow::Result<Report> {
     })
 }
 
-/// Waits until every group of every process has handled a message since then.
-async fn handled_by_all(rig: &Rig, since: DateTime<Utc>, lines: usize) {
-    let pool = &rig.database.pool;
-    eventually(async || {
-        let alive: i64 = sqlx::query_scalar(
-            "select count(*) from (select distinct worker, consumer_group from effect where handled_at > $1) e",
-        )
-        .bind(since)
-        .fetch_one(pool)
-        .await
-        .map_err(|error| error.to_string())?;
-        if usize::try_from(alive).is_ok_and(|alive| alive >= lines) {
-            Ok(())
-        } else {
-            Err(format!("{alive} of {lines} lines run"))
+/// Waits until every group has handled a message.
+async fn handling(rig: &Rig) -> anyhow::Result<()> {
+    let started = Instant::now();
+    loop {
+        let groups: i64 = sqlx::query_scalar("select count(distinct consumer_group) from effect")
+            .fetch_one(&rig.database.pool)
+            .await?;
+        if usize::try_from(groups)? == rig.groups.len() {
+            return Ok(());
         }
-    })
-    .await;
+        anyhow::ensure!(started.elapsed() < PATIENCE, "{groups} groups handle anything");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until no breaker of a worker is open, by what they log.
+async fn closed(rig: &Rig) -> anyhow::Result<()> {
+    let started = Instant::now();
+    loop {
+        let logs =
+            rig.workers.iter().filter_map(|worker| worker.process.as_ref()).map(|process| process.log());
+        let logs: Vec<_> = logs.collect();
+        let count = |phase: &str| logs.iter().map(|log| log.matches(phase).count()).sum::<usize>();
+        let (opened, closed) =
+            (count(r#"breaker changed phase="open""#), count(r#"breaker changed phase="closed""#));
+        anyhow::ensure!(opened > 0, "no breaker has opened");
+        if opened == closed {
+            return Ok(());
+        }
+        anyhow::ensure!(started.elapsed() < PATIENCE, "{opened} breakers opened, {closed} closed again");
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 async fn drained(rig: &Rig, started: Instant) -> anyhow::Result<Duration> {

@@ -98,11 +98,11 @@ pub struct Options {
 pub enum Mode {
     /// Each by the dice of its seed, in all ways.
     Chaos,
-    /// One in five is transient, one to as many times as there are tiers.
+    /// Those of one key in ten are transient, one to as many times as there are tiers.
     Tiers,
     /// All, while the table `outage` has a row.
     Outage,
-    /// Those of one key in twenty, until the attempts are used up.
+    /// Those of one key in ten, until the attempts are used up.
     Parked,
 }
 

@@ -49,23 +49,21 @@ impl Script {
         let mut dice = dice(seed, group, key, version);
         match mode {
             Mode::Chaos => chaos(&mut dice),
-            Mode::Tiers if dice.random_bool(0.8) => Self::default(),
-            Mode::Tiers => {
+            Mode::Tiers if is_sick(key) => {
                 let times = dice.random_range(1..=u32::try_from(tiers).unwrap_or(1).max(1));
                 Self { fault: Some((Fault::Transient, times)), ..Self::default() }
             }
-            Mode::Outage => Self::default(),
             Mode::Parked if is_sick(key) => {
                 Self { fault: Some((Fault::Transient, FOREVER)), ..Self::default() }
             }
-            Mode::Parked => Self::default(),
+            Mode::Tiers | Mode::Outage | Mode::Parked => Self::default(),
         }
     }
 }
 
-/// Whether [`Mode::Parked`] fails the messages of a key.
+/// Whether [`Mode::Tiers`] and [`Mode::Parked`] fail the messages of a key: of one in ten.
 pub fn is_sick(key: Uuid) -> bool {
-    key.as_u64_pair().1.is_multiple_of(20)
+    key.as_u64_pair().1.is_multiple_of(10)
 }
 
 /// Nine in ten are well. What heals by itself and what must be repaired, errors of the handler and of the database.
