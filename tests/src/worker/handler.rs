@@ -35,7 +35,7 @@ impl Effects {
     }
 
     async fn write(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), sqlx::Error> {
-        let due = message.headers().text(headers::DUE_AT).and_then(|text| waybill_event::time::parse(text));
+        let due = message.headers().text(headers::DUE_AT).and_then(waybill_event::time::parse);
         sqlx::query(
             "insert into effect
                (consumer_group, message_id, key, version, attempt, worker, previous, made_at, due_at)
@@ -89,16 +89,21 @@ impl Handler for Effects {
 }
 
 async fn fail(tx: &mut PgConnection, fault: Fault) -> Result<(), Failure> {
-    match fault {
+    let statement = match fault {
         Fault::Transient => return Err(Failure::transient(anyhow::anyhow!("not now"))),
         Fault::Permanent => return Err(Failure::permanent(anyhow::anyhow!("never"))),
         Fault::Panic => panic!("told to"),
-        Fault::Statement => drop(sqlx::query("select 1 / 0").execute(tx).await?),
-        Fault::Missing => drop(sqlx::query("select from nowhere").execute(tx).await?),
-        Fault::Crash => super::end_process("told to by a message"),
-        Fault::Swallowed => drop(sqlx::query("select from nowhere").execute(tx).await),
+        Fault::Crash => {
+            super::end_process("told to by a message");
+            return Ok(());
+        }
+        Fault::Statement => "select 1 / 0",
+        Fault::Missing | Fault::Swallowed => "select from nowhere",
+    };
+    match sqlx::query(statement).execute(tx).await {
+        Err(error) if fault != Fault::Swallowed => Err(error.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 async fn clash(tx: &mut PgConnection, upwards: bool) -> Result<(), sqlx::Error> {

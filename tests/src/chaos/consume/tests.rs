@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta};
 use uuid::Uuid;
-use waybill_event::{ReplayOutcome, headers, outcome::kind};
+use waybill_event::{OrderEvent, ReplayOutcome, headers, outcome::kind};
 use waybill_testkit::topics::Record;
 
 use super::judge::{Verdict, judge};
@@ -19,7 +19,8 @@ fn record(n: u128, key: &str, more: &[(&str, &str)]) -> Record {
     let text = |text: &str| Some(text.as_bytes().to_vec());
     let mut list = vec![("null".to_owned(), None), (headers::CE_ID.to_owned(), text(&uuid(n).to_string()))];
     list.extend(more.iter().map(|(name, value)| ((*name).to_owned(), text(value))));
-    let value = waybill_event::encode(&traffic::order(uuid(9), 1)).ok();
+    let order = OrderEvent { occurred_at: DateTime::UNIX_EPOCH, ..traffic::order(uuid(9), 1) };
+    let value = waybill_event::encode(&order).ok();
     Record { partition: 0, offset: n as i64, timestamp: None, key: text(key), value, headers: list }
 }
 

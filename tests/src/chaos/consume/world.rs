@@ -1,6 +1,7 @@
 //! What tables and topics hold at a moment at which nothing runs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -231,18 +232,20 @@ pub(crate) async fn readable(rig: &Rig) -> anyhow::Result<()> {
     }
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &rig.topics.bootstrap);
-    let look = move || -> anyhow::Result<()> {
-        let (client, deadline): (BaseConsumer, _) =
-            (config.create()?, Instant::now() + Duration::from_secs(30));
-        for (name, partition) in names.iter().flat_map(|name| (0..PARTITIONS).map(move |p| (name, p))) {
-            while let Err(error) = client.fetch_watermarks(name, partition, Duration::from_secs(10)) {
-                anyhow::ensure!(Instant::now() < deadline, "{name}/{partition}: {error}");
-                std::thread::sleep(Duration::from_millis(50));
+    let client: Arc<BaseConsumer> = Arc::new(config.create()?);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for (name, partition) in names.iter().flat_map(|name| (0..PARTITIONS).map(move |p| (name, p))) {
+        loop {
+            let (client, topic) = (Arc::clone(&client), name.clone());
+            let look = move || client.fetch_watermarks(&topic, partition, Duration::from_secs(10));
+            match tokio::task::spawn_blocking(look).await.context("looks")? {
+                Ok(_) => break,
+                Err(error) => anyhow::ensure!(Instant::now() < deadline, "{name}/{partition}: {error}"),
             }
+            sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
-    };
-    tokio::task::spawn_blocking(look).await.context("looks")?
+    }
+    Ok(())
 }
 
 /// What is still to be done: partitions with unread records, and the park.
