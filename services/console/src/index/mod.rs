@@ -15,6 +15,7 @@ mod topics;
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -76,9 +77,12 @@ impl Index {
     /// Reads until `shutdown`; what was read and not written then is read again.
     ///
     /// # Errors
-    /// The client cannot be made.
+    /// The client cannot be made, or refuses a pattern.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let consumer = consumer::subscribe(&self.client, &self.names, &self.settings, self.link.clone())?;
+        let consumer = consumer::subscribe(&self.client, &self.names, &self.settings, self.link.clone());
+        let patterns = &self.settings.dlt_patterns;
+        let consumer = consumer
+            .with_context(|| format!("nothing can be read with CONSOLE_DLT_PATTERNS {patterns:?}"))?;
         let outcomes = self.names.outcomes();
         while !shutdown.is_cancelled() {
             let mut offsets = TopicPartitionList::new();
