@@ -129,7 +129,8 @@ async fn a_database_that_goes_away_loses_nothing() {
         // The first answer after the loss may be that the same request should be sent again.
         let stats = operator.ask("dlt stats").await.unwrap_or_default();
         let topics = stats["topics"].as_array();
-        let unsettled = topics.into_iter().flatten().filter_map(|topic| topic["unsettled"].as_u64()).sum::<u64>();
+        let unsettled =
+            topics.into_iter().flatten().filter_map(|topic| topic["unsettled"].as_u64()).sum::<u64>();
         if unsettled == 6 { Ok(()) } else { Err(stats) }
     })
     .await;

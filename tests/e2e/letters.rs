@@ -111,6 +111,7 @@ async fn a_replay_reaches_the_group_that_failed_alone_and_only_from_who_may_act(
     all_committed(&system).await;
     let before = seen(&system).await;
     assert_eq!((before.inbox.len(), before.told.len()), (4, 4), "{before:?}");
+    assert_eq!(before.handled.values().sum::<u64>(), 4, "{before:?}");
 
     let operator = system.operator(&["view", "act"]);
     let dead = letter(&operator, order).await;

@@ -35,7 +35,7 @@ pub(crate) enum Verb {
     },
     /// Print the end of the logs.
     Logs(Logs),
-    /// Run everything, place and pay orders, show what happened and check the invariants.
+    /// Run everything, place orders, let one message die and replay it, show what happened and check the invariants.
     Demo {
         /// Leave the stack running afterwards (stop it with `cargo dev down`).
         #[arg(long)]
@@ -111,7 +111,7 @@ pub(crate) struct Up {
 
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    /// Whose log: order, relay, point, notification, postgres, kafka, supervisor, … [default: all].
+    /// Whose log: order, relay, point, notification, console, postgres, kafka, supervisor, … [default: all].
     pub(crate) name: Option<String>,
     /// Go on printing what is appended, until interrupted.
     #[arg(short, long)]
