@@ -28,6 +28,21 @@ impl Failure {
         }
     }
 
+    /// The error and its causes; one that the error before it quotes is not repeated.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for cause in self.error().chain().map(ToString::to_string) {
+            if text.contains(&cause) {
+                continue;
+            }
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+        text
+    }
+
     pub(crate) fn into_error(self) -> anyhow::Error {
         match self {
             Self::Transient(error) | Self::Permanent(error) => error,
@@ -120,6 +135,12 @@ mod tests {
             Failure::Permanent(anyhow::Error::from(sqlx::Error::PoolTimedOut).context("reading prices"));
         assert!(lost.lost_connection());
         assert!(!Failure::permanent(sqlx::Error::RowNotFound).lost_connection());
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow::anyhow!("disk full").context("cannot write: disk full").context("saving");
+        assert_eq!(Failure::transient(error).text(), "saving: cannot write: disk full");
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Harness {
         let mut left = messages.iter().map(|message| message.id);
         let blocked = match round {
             Round::Clear => None,
-            Round::Blocked(failed) => left.next().map(|id| (id, format!("{:#}", failed.failure.error()))),
+            Round::Blocked(failed) => left.next().map(|id| (id, failed.failure.text())),
             Round::Fault(error) => return Err(error),
         };
         let waiting: Vec<_> = left.collect();

@@ -1,12 +1,19 @@
 //! Answers as tables.
 
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
+
+/// Columns of a table where no terminal says how wide it is.
+const PLAIN_WIDTH: u16 = 200;
 
 /// Prints rows under their headings; a line that says so when there are none.
 pub(super) fn print<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(headings);
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(headings);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if !table.is_tty() {
+        table.set_width(PLAIN_WIDTH);
+    }
     let mut rows = rows.into_iter().peekable();
     if rows.peek().is_none() {
         println!("nothing");

@@ -255,7 +255,7 @@ impl Fallen {
             attempt: message.attempt,
             code: if class == PANIC { class.to_owned() } else { failed.failure.code() },
             class,
-            text: format!("{:#}", failed.failure.error()),
+            text: failed.failure.text(),
             failed_at: Utc::now(),
             traceparent: failed.traceparent,
             again,

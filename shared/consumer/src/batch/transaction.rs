@@ -98,7 +98,7 @@ impl Runner {
                 return self.alone(line, parking, stumble).await;
             }
             Err(Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed))) => {
-                return Err(Trouble::Nameless(format!("{:#}", failed.failure.error())));
+                return Err(Trouble::Nameless(failed.failure.text()));
             }
         };
         // The inbox rows stand outside the savepoints: a `done` row must mean that the effect is in this commit.

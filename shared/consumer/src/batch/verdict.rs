@@ -144,7 +144,7 @@ pub(super) fn of_call(Failed { failure, .. }: Failed) -> Trouble {
         return Trouble::Runtime(failure.into_error());
     }
     if failure.names_no_message() {
-        return Trouble::Nameless(format!("{:#}", failure.error()));
+        return Trouble::Nameless(failure.text());
     }
     Trouble::Failed
 }

@@ -217,7 +217,7 @@ fn obstacle<E: Event>(
         // The breaker spaces what is tried.
         Round::Blocked(_) if assignment.place.line.breaker.state().phase != BreakerPhase::Closed => None,
         Round::Blocked(failed) => {
-            let error = error_text(&format!("{:#}", failed.failure.error()));
+            let error = error_text(&failed.failure.text());
             log_blocked(pending.messages.first(), &failed.failure.code(), &error);
             Some(Obstacle { reason: metrics::TRANSIENT, error })
         }

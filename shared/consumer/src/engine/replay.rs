@@ -85,7 +85,7 @@ impl Engine {
                 Replayed::Failed(fallen) => return Ok(Some(*fallen)),
                 // The breaker spaces what is tried.
                 Replayed::Held(_) if place.line.breaker.state().phase != BreakerPhase::Closed => continue,
-                Replayed::Held(failed) => (metrics::TRANSIENT, format!("{:#}", failed.failure.error())),
+                Replayed::Held(failed) => (metrics::TRANSIENT, failed.failure.text()),
                 Replayed::Fault(error) => (metrics::DATABASE, format!("{error:#}")),
             };
             let error = error_text(&error);

@@ -58,7 +58,7 @@ impl Head {
             attempt: self.attempt(key),
             code: if class == PANIC { PANIC.to_owned() } else { failed.failure.code() },
             class,
-            text: format!("{:#}", failed.failure.error()),
+            text: failed.failure.text(),
             failed_at: Utc::now(),
             traceparent: failed.traceparent.clone(),
             again: None,

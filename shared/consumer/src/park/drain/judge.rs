@@ -47,7 +47,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
             self.condemn(tx, key.id, head, &dead).await?;
             return Ok(Some(dead));
         };
-        let (code, text) = (failed.failure.code(), format!("{:#}", failed.failure.error()));
+        let (code, text) = (failed.failure.code(), failed.failure.text());
         let attempts = i32::try_from(attempt).unwrap_or(i32::MAX);
         let failure = (&*code, &*text, failed.traceparent.as_deref());
         store::retry(tx, key.id, head.position, attempts, interval(delay), failure).await?;

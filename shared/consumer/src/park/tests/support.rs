@@ -214,7 +214,7 @@ pub(super) fn died(message: &Message<OrderEvent>, failed: &Failed) -> Fallen {
         attempt: message.attempt,
         code: failed.failure.code(),
         class: "permanent",
-        text: format!("{:#}", failed.failure.error()),
+        text: failed.failure.text(),
         failed_at: chrono::Utc::now(),
         traceparent: None,
         again: None,
