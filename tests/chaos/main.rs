@@ -29,16 +29,16 @@ async fn orders_are_neither_lost_nor_doubled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_lose_nothing_double_nothing_and_keep_keys_in_order() {
     // The same seed each time, so that a change is to blame for what is new; others are had by WAYBILL_SEED.
-    let seed = std::env::var("WAYBILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(6);
+    let seed = std::env::var("WAYBILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     println!("seed {seed}");
-    let (time, groups) = (Duration::from_secs(30), consume::GROUPS.to_vec());
-    let plan = consume::Plan { messages: 4_000, keys: 1_000, time, workers: 3, groups, seed };
+    let (time, groups) = (Duration::from_secs(25), consume::GROUPS.to_vec());
+    let plan = consume::Plan { messages: 3_000, keys: 1_000, time, workers: 3, groups, seed };
     let report = consume::run(plan).await.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     println!("{report}");
     assert!(report.findings.is_empty(), "WAYBILL_SEED={seed}: {report}");
     for counts in &report.counts {
         assert!(
-            counts.done > 3_000 && counts.replayed > 0 && counts.dead > 0,
+            counts.done > 2_500 && counts.replayed > 0 && counts.dead > 0,
             "WAYBILL_SEED={seed}: {report}"
         );
     }

@@ -144,6 +144,12 @@ async fn torment(rig: &mut Rig, plan: &Plan, report: &mut Report) -> anyhow::Res
     for operator in operators {
         report.replays += operator.await.context("an operator panicked")??;
     }
+    rig.thaw(true);
+    // Those that still have a crash point before them go; all places are taken.
+    for place in 0..rig.workers.len() {
+        rig.kill(place).await;
+        rig.start(place, None)?;
+    }
     settle(rig, report).await?;
     report.replays += replay_all(rig, plan).await?;
     settle(rig, report).await?;
@@ -206,13 +212,6 @@ async fn hurt(
 
 /// No faults any more: waits until nothing is on its way.
 async fn settle(rig: &mut Rig, report: &mut Report) -> anyhow::Result<()> {
-    rig.thaw(true);
-    report.ended.extend(rig.revive()?);
-    // Those that still have a crash point before them go; all places are taken.
-    for place in 0..rig.workers.len() {
-        rig.kill(place).await;
-        rig.start(place, None)?;
-    }
     let (started, mut shown) = (Instant::now(), Instant::now());
     loop {
         let left = world::left(rig).await?;
