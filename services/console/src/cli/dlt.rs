@@ -225,7 +225,7 @@ fn show(client: &Client, letter: &Value) {
     };
     table::print(
         ["failed", "record", "error", "message", "in replay"],
-        list(letter, "deaths").iter().map(death),
+        list(letter, "history").iter().map(death),
     );
     let payload = &letter["payload"];
     match (payload["masked"].as_bool(), &payload["decoded"]) {

@@ -212,7 +212,7 @@ pub(crate) async fn find(
         origin_timestamp: record.origin_timestamp,
         headers: from_json(&record.headers).into_iter().map(payload::header).collect(),
         payload,
-        deaths,
+        history: deaths,
         sendings,
         trace_url,
         command: format!("waybill-console dlt show {id}"),

@@ -296,7 +296,7 @@ pub struct Detail {
     /// Value of the latest dead letter.
     pub payload: Payload,
     /// Its dead letters, latest first.
-    pub deaths: Vec<Death>,
+    pub history: Vec<Death>,
     /// Its replays, latest first.
     pub sendings: Vec<Sending>,
     /// Page of its trace.

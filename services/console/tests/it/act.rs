@@ -100,7 +100,7 @@ async fn a_message_that_always_fails_ends_at_the_loop_cap() {
     let item = console.letters(1).await.remove(0);
     let shown = console.get(&format!("/v1/dlt/items/{}", id(&item["item_id"]))).await;
     assert_eq!(
-        (shown["deaths"].as_array().map(Vec::len), shown["sendings"].as_array().map(Vec::len)),
+        (shown["history"].as_array().map(Vec::len), shown["sendings"].as_array().map(Vec::len)),
         (Some(4), Some(3))
     );
     assert!(played.got().iter().all(|got| got.message_id == dead.message_id));

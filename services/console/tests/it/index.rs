@@ -40,7 +40,7 @@ async fn a_letter_is_shown_with_everything_it_says() {
     ];
     assert_eq!(first, expected);
     assert_eq!(shown["payload"]["decoded"]["status"], "CONFIRMED");
-    assert_eq!(shown["deaths"][0]["error_message"], format!("no account for message {}", dead.message_id));
+    assert_eq!(shown["history"][0]["error_message"], format!("no account for message {}", dead.message_id));
     assert_eq!(shown["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
     console.stop().await;
 }
@@ -137,7 +137,7 @@ async fn springs_letters_are_read_and_a_topic_that_comes_later_is_found() {
         (&shown["headers"][1]["encoding"], &shown["headers"][1]["number"]),
         (&json!("base64"), &json!(3))
     );
-    assert_eq!(shown["deaths"][0]["dialect"], "spring");
+    assert_eq!(shown["history"][0]["dialect"], "spring");
     // Nobody of ours reads its replays.
     let plan = console.plan(&json!({"all": true})).await;
     assert_eq!(plan["targets"][0]["skipped"], json!({"no_target": 1}));
