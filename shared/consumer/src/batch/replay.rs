@@ -67,10 +67,12 @@ impl Runner {
                     // Not the breaker's: replays of one cause that is not repaired would stop the source.
                     Failure::Permanent(_) => fallen(message, PERMANENT, failed),
                     // One attempt, but not while most of what is tried fails.
-                    Failure::Transient(_) => match line.breaker.failed_transiently(message.id.as_uuid()) {
-                        Ruling::Hold => Replayed::Held(failed),
-                        Ruling::Count => fallen(message, TRANSIENT, failed),
-                    },
+                    Failure::Transient(_) => {
+                        match line.breaker.failed_transiently(message.id.as_uuid(), false) {
+                            Ruling::Hold => Replayed::Held(failed),
+                            Ruling::Count => fallen(message, TRANSIENT, failed),
+                        }
+                    }
                 }
             }
         }

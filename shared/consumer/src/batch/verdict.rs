@@ -60,7 +60,7 @@ pub(super) enum Fate {
 /// Why a message leaves its partition, and whereto.
 #[derive(Debug)]
 pub(crate) struct Verdict {
-    /// As in [`Fallen`](super::Fallen).
+    /// As in [`Fallen`].
     pub(crate) class: &'static str,
     pub(crate) failed: Failed,
     /// `None`: as a dead letter.
@@ -85,7 +85,11 @@ impl Line {
             }
             (Failure::Permanent(_), _) => Ok(self.last(message, PERMANENT, failed)),
             (Failure::Transient(_), Order::Partition) => Err(failed),
-            (Failure::Transient(_), _) if self.breaker.failed_transiently(id) == Ruling::Hold => Err(failed),
+            (Failure::Transient(_), _)
+                if self.breaker.failed_transiently(id, message.attempt == 1) == Ruling::Hold =>
+            {
+                Err(failed)
+            }
             (Failure::Transient(_), Order::None(_)) => {
                 let again = self.again(message.attempt, message.first_failed, now);
                 Ok(Fate::Leaves(Verdict { class: TRANSIENT, failed, again }))

@@ -13,6 +13,14 @@ use super::{BreakerPhase, BreakerSettings, Ruling};
 /// or the park, so there are as many as there are of these; the rest are of partitions that went away.
 pub(super) const REMEMBERED: usize = 1_024;
 
+/// A message that failed transiently.
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    id: Uuid,
+    /// At its first attempt.
+    first: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Machine {
     settings: BreakerSettings,
@@ -21,7 +29,7 @@ pub(super) struct Machine {
     since: Instant,
     /// Last outcomes, oldest first: the message that failed transiently, `None` for any other outcome. A message is in
     /// it once, however often it fails: one that is tried again and again says nothing of the others.
-    recent: VecDeque<Option<Uuid>>,
+    recent: VecDeque<Option<Failing>>,
     /// Messages that failed for good since the last success; a batch that is run again counts its messages once.
     permanent: Vec<Uuid>,
     /// The message that is tried while it is open.
@@ -86,7 +94,9 @@ impl Machine {
         }
     }
 
-    pub(super) fn failed_transiently(&mut self, id: Uuid, now: Instant) -> Ruling {
+    /// Later attempts are of messages that were chosen by their failing, and say less of the others: where first attempts
+    /// do not speak, all of the window must have failed.
+    pub(super) fn failed_transiently(&mut self, id: Uuid, first: bool, now: Instant) -> Ruling {
         let phase = self.phase;
         match phase {
             BreakerPhase::Stopped => return Ruling::Hold,
@@ -94,10 +104,13 @@ impl Machine {
             BreakerPhase::Open => return Ruling::Hold,
             BreakerPhase::Closed => {}
         }
-        self.recent.retain(|failed| *failed != Some(id));
-        self.push(Some(id));
+        let first = first || self.recent.iter().flatten().any(|failing| failing.id == id && failing.first);
+        self.forget_recent(id);
+        self.push(Some(Failing { id, first }));
         let (failed, of) = (self.recent.iter().flatten().count(), self.recent.len());
-        if failed < self.settings.least || failed * 2 <= of {
+        let firsts = self.recent.iter().flatten().filter(|failing| failing.first).count();
+        let most = firsts >= self.settings.least && failed * 2 > of;
+        if !most && failed < self.settings.window {
             return Ruling::Count;
         }
         self.enter(
@@ -133,7 +146,7 @@ impl Machine {
             }
             BreakerPhase::Open => {}
             BreakerPhase::Closed => {
-                self.recent.retain(|failed| *failed != Some(id));
+                self.forget_recent(id);
                 self.push(None);
             }
         }
@@ -186,7 +199,11 @@ impl Machine {
         self.interval = (self.interval * 2).min(self.settings.probe_max);
     }
 
-    fn push(&mut self, outcome: Option<Uuid>) {
+    fn forget_recent(&mut self, id: Uuid) {
+        self.recent.retain(|failing| failing.is_none_or(|failing| failing.id != id));
+    }
+
+    fn push(&mut self, outcome: Option<Failing>) {
         if self.recent.len() == self.settings.window {
             self.recent.pop_front();
         }

@@ -8,7 +8,8 @@
 //! as many messages as are set have been dead-lettered in a row without a success, until an operator resumes it.
 //!
 //! **Does not promise.** It keeps nothing over a restart and knows nothing of other processes. It opens at more than
-//! half: what fails less often goes its normal way. Nobody else's failures are counted: a lost connection, a
+//! half: what fails less often goes its normal way. Where only messages are left that have failed before, it opens when
+//! all of them fail. Nobody else's failures are counted: a lost connection, a
 //! duplicate and a fault of the runtime are no outcomes.
 
 mod machine;
@@ -125,10 +126,10 @@ impl Breaker {
     }
 
     /// A message failed in a way that a retry may mend. Ask before its attempt is counted and anything of it is
-    /// published. A run that is repeated may ask again: the message counts once.
+    /// published. A run that is repeated may ask again: the message counts once. `first`: at its first attempt.
     #[must_use]
-    pub(crate) fn failed_transiently(&self, id: Uuid) -> Ruling {
-        self.update(|machine, now| machine.failed_transiently(id, now))
+    pub(crate) fn failed_transiently(&self, id: Uuid, first: bool) -> Ruling {
+        self.update(|machine, now| machine.failed_transiently(id, first, now))
     }
 
     /// A message failed for good, or cannot be decoded, or panicked. Tell it in the order of the offsets, between the

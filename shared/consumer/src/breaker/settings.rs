@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct BreakerSettings {
     /// Recent messages that are looked at. More: it opens later, and more is published before it does.
     pub window: usize,
-    /// Messages among them that must have failed transiently, besides being more than half. Fewer: a few bad messages
-    /// of a quiet topic open it.
+    /// Messages among them that must have failed transiently at their first attempt, where failures are more than half.
+    /// Fewer: a few bad messages of a quiet topic open it. Without them all of the window must have failed.
     pub least: usize,
     /// Time from the opening to the first probe; doubles with each failed one. Shorter: load on what is down.
     pub probe_min: Duration,
@@ -50,15 +50,16 @@ impl BreakerSettings {
     }
 
     /// How many messages one process lets go at most, to the next tier or to the dead letters, while everything fails
-    /// transiently for `outage`. With the defaults 10 until it opens, and one more per three failed probes: 18 in two
-    /// minutes. So many dead letters at most can come of it, if each was at its last attempt.
+    /// transiently for `outage`. With the defaults 19 until it opens (10, where all are at their first attempt), and one
+    /// more per three failed probes: 27 in two minutes. So many dead letters at most can come of it, if each was at its last attempt.
     ///
     /// Messages, not records: one that fails in several tiers before the line opens is one. Holds per process and
     /// subscription, whatever runs in parallel; a process that starts again has a new breaker.
     #[must_use]
     pub fn bound(&self, outage: Duration) -> usize {
-        // So many failures are a majority of any window, whatever was in it before; the last of them is held.
-        let opening = self.least.max(self.window / 2 + 1) - 1;
+        // So many failures fill any window, whatever was in it before and whichever attempts they were; the last of them
+        // is held.
+        let opening = self.window - 1;
         opening + self.probes_within(outage) / self.probes as usize
     }
 
@@ -81,11 +82,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_minutes_let_eighteen_messages_go() {
+    fn two_minutes_let_twenty_seven_messages_go() {
         let settings = BreakerSettings::default();
-        assert_eq!(settings.bound(Duration::ZERO), 10);
+        assert_eq!(settings.bound(Duration::ZERO), 19);
         // Probes at 0.5, 1.5, 3.5, 7.5 and then every 5 s: 26.
-        assert_eq!(settings.bound(Duration::from_secs(120)), 10 + 26 / 3);
+        assert_eq!(settings.bound(Duration::from_secs(120)), 19 + 26 / 3);
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Outside for Aside {
                 breaker.succeeded(1);
                 Ruling::Count
             }
-            Some(Failure::Transient(_)) => breaker.failed_transiently(id),
+            Some(Failure::Transient(_)) => breaker.failed_transiently(id, false),
             // Replays of one cause that is not repaired would stop the source.
             Some(Failure::Permanent(_)) if replay => Ruling::Count,
             Some(Failure::Permanent(_)) => breaker.failed_permanently(id),

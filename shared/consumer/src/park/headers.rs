@@ -16,7 +16,7 @@ pub(super) fn write(headers: &Headers) -> String {
     Value::Array(headers.iter().map(header).collect()).to_string()
 }
 
-/// `None` when it was not written by [`write`].
+/// `None` when it was not written by [`write()`].
 pub(super) fn read(text: &str) -> Option<Headers> {
     let list: Vec<(String, Value)> = serde_json::from_str(text).ok()?;
     list.into_iter().map(|(name, value)| Some(Header { name, value: bytes(value)? })).collect()

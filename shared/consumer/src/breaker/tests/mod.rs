@@ -30,7 +30,7 @@ async fn waits(admission: impl Future<Output = Pass>) -> bool {
 /// Handles the message with the pass, in vain.
 fn fails(breaker: &Breaker, pass: Pass, id: Uuid) -> Ruling {
     pass.tries(id);
-    let ruling = breaker.failed_transiently(id);
+    let ruling = breaker.failed_transiently(id, true);
     drop(pass);
     ruling
 }

@@ -47,7 +47,7 @@ proptest! {
         for (outcome, n) in before {
             match outcome {
                 0 => machine.succeeded(1, now),
-                1 => _ = machine.failed_transiently(id(n), now),
+                1 => _ = machine.failed_transiently(id(n), n % 2 == 0, now),
                 _ => _ = machine.failed_permanently(id(n), now),
             }
         }
@@ -64,7 +64,7 @@ proptest! {
             let at = match step {
                 0 if !in_tiers.is_empty() => {
                     let message: u128 = in_tiers[partition % in_tiers.len()];
-                    let ruling = machine.failed_transiently(id(message), now);
+                    let ruling = machine.failed_transiently(id(message), false, now);
                     prop_assert!(closed || ruling == Ruling::Hold);
                     continue;
                 }
@@ -76,7 +76,7 @@ proptest! {
                 _ => partition,
             };
             machine.probe((step == 3).then(|| id(heads[at])));
-            let ruling = machine.failed_transiently(id(heads[at]), now);
+            let ruling = machine.failed_transiently(id(heads[at]), !heads[at].is_multiple_of(3), now);
             prop_assert!(closed || step == 3 || ruling == Ruling::Hold);
             if ruling == Ruling::Count {
                 gone.insert(heads[at]);

@@ -22,7 +22,8 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// Opened by failures of messages that no test uses.
 fn open(probe: Duration) -> Arc<Breaker> {
     let breaker = Breaker::new(settings(probe));
-    let counted = (1_000..1_020).filter(|n| breaker.failed_transiently(id(*n)) == Ruling::Count).count();
+    let counted =
+        (1_000..1_020).filter(|n| breaker.failed_transiently(id(*n), true) == Ruling::Count).count();
     assert_eq!((counted, breaker.state().phase), (9, BreakerPhase::Open));
     breaker
 }
@@ -30,8 +31,35 @@ fn open(probe: Duration) -> Arc<Breaker> {
 #[test]
 fn one_message_that_fails_again_and_again_does_not_open() {
     let breaker = Breaker::new(BreakerSettings::default());
-    assert!((0..100).all(|_| breaker.failed_transiently(id(1)) == Ruling::Count));
+    assert!((0..100).all(|_| breaker.failed_transiently(id(1), true) == Ruling::Count));
     assert_eq!(breaker.state().phase, BreakerPhase::Closed);
+}
+
+#[test]
+fn messages_that_failed_before_open_it_only_when_all_of_them_fail() {
+    let breaker = Breaker::new(BreakerSettings::default());
+    // Three in four fail, on the tiers: some of them are being mended.
+    for n in 0..300 {
+        if n % 4 == 0 {
+            breaker.succeeded(1);
+        }
+        assert_eq!(breaker.failed_transiently(id(n), false), Ruling::Count);
+    }
+    // Nothing succeeds any more.
+    let counted =
+        (300..400).take_while(|n| breaker.failed_transiently(id(*n), false) == Ruling::Count).count();
+    assert!(counted < 20, "{counted}");
+    assert_eq!(breaker.state().phase, BreakerPhase::Open);
+}
+
+#[test]
+fn a_first_failure_stays_one_when_the_message_fails_again() {
+    let breaker = Breaker::new(BreakerSettings::default());
+    for n in 0..9 {
+        assert_eq!(breaker.failed_transiently(id(n), true), Ruling::Count);
+        assert_eq!(breaker.failed_transiently(id(n), false), Ruling::Count);
+    }
+    assert_eq!(breaker.failed_transiently(id(9), true), Ruling::Hold);
 }
 
 #[test]
@@ -39,9 +67,9 @@ fn half_is_not_most() {
     let breaker = Breaker::new(BreakerSettings::default());
     for n in 0..100 {
         breaker.succeeded(1);
-        assert_eq!(breaker.failed_transiently(id(n)), Ruling::Count);
+        assert_eq!(breaker.failed_transiently(id(n), true), Ruling::Count);
     }
-    assert_eq!(breaker.failed_transiently(id(100)), Ruling::Hold);
+    assert_eq!(breaker.failed_transiently(id(100), true), Ruling::Hold);
     let state = breaker.state();
     assert_eq!(state.reason.as_deref(), Some("11 of the last 20 messages failed transiently"));
     assert!(Utc::now() - state.since < TimeDelta::minutes(1));
@@ -59,7 +87,7 @@ fn it_stops_before_the_limit_is_dead_lettered_and_until_it_is_resumed() {
     assert_eq!(breaker.state().reason.as_deref(), Some("50 messages in a row failed for good"));
     // Not even a success of a batch under way.
     breaker.succeeded(1);
-    assert_eq!((fail(1), breaker.failed_transiently(id(2))), (Ruling::Hold, Ruling::Hold));
+    assert_eq!((fail(1), breaker.failed_transiently(id(2), true)), (Ruling::Hold, Ruling::Hold));
     assert!(breaker.resume());
     assert!(!breaker.resume());
     assert_eq!((fail(49), breaker.state().phase), (Ruling::Count, BreakerPhase::Closed));
@@ -76,7 +104,7 @@ fn a_success_in_between_begins_the_row_again_and_a_transient_failure_does_not() 
     }
     breaker.succeeded(1);
     let fails = |n| {
-        let transient = breaker.failed_transiently(id(1_000 + n % 3));
+        let transient = breaker.failed_transiently(id(1_000 + n % 3), true);
         (transient, breaker.failed_permanently(id(n)))
     };
     assert!((0..49).all(|n| fails(n) == (Ruling::Count, Ruling::Count)));
@@ -144,10 +172,10 @@ async fn probes_are_spaced_and_the_third_failed_one_lets_the_message_go() {
     for (n, ruling) in [(1, Ruling::Hold), (2, Ruling::Hold), (3, Ruling::Count)] {
         let pass = soon(breaker.admit()).await;
         assert!(opened.elapsed() + Duration::from_millis(1) >= space * n, "probe {n}");
-        assert_eq!(breaker.failed_transiently(id(2)), Ruling::Hold, "of a batch that was under way");
+        assert_eq!(breaker.failed_transiently(id(2), true), Ruling::Hold, "of a batch that was under way");
         pass.tries(id(1));
-        assert_eq!(breaker.failed_transiently(id(1)), ruling);
-        assert_eq!(breaker.failed_transiently(id(1)), Ruling::Hold, "one try is one probe");
+        assert_eq!(breaker.failed_transiently(id(1), true), ruling);
+        assert_eq!(breaker.failed_transiently(id(1), true), Ruling::Hold, "one try is one probe");
         drop(pass);
     }
 }
@@ -156,10 +184,10 @@ async fn probes_are_spaced_and_the_third_failed_one_lets_the_message_go() {
 fn failed_probes_of_messages_that_went_away_are_forgotten() {
     let now = Instant::now();
     let mut machine = Machine::new(settings(Duration::ZERO), now);
-    (0..20).for_each(|n| _ = machine.failed_transiently(id(n), now));
+    (0..20).for_each(|n| _ = machine.failed_transiently(id(n), true, now));
     for n in 0..5_000 {
         machine.probe(Some(id(n)));
-        assert_eq!(machine.failed_transiently(id(n), now), Ruling::Hold);
+        assert_eq!(machine.failed_transiently(id(n), true, now), Ruling::Hold);
         assert!(machine.remembered() <= 20 + 50 + REMEMBERED);
     }
 }
@@ -185,7 +213,7 @@ async fn what_a_dropped_probe_named_is_no_probe_any_more() {
         let pass = soon(breaker.admit()).await;
         pass.tries(id(1));
         drop(pass);
-        assert_eq!(breaker.failed_transiently(id(1)), Ruling::Hold);
+        assert_eq!(breaker.failed_transiently(id(1), true), Ruling::Hold);
     }
     assert_eq!(fails(&breaker, soon(breaker.admit()).await, id(1)), Ruling::Hold, "its first");
 }
