@@ -34,6 +34,10 @@ use rig::{Rig, TIERS};
 use traffic::Traffic;
 use world::World;
 
+/// Without any progress for so long, something is stuck: twice the lease of a parked dead letter.
+const STANDSTILL: Duration = Duration::from_secs(60);
+/// Longest draining.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Draining that takes longer is worth a look at the logs.
 const SLOW: Duration = Duration::from_secs(60);
 
@@ -65,6 +69,8 @@ pub struct Report {
     pub counts: Vec<Counts>,
     /// From the end of the faults until nothing was on its way, both times.
     pub draining: Duration,
+    /// Longest time of it without any progress. Up to the lease of a parked dead letter, 30 s, when its publisher died.
+    pub standstill: Duration,
     /// Last words of workers that ended by themselves: what only a restart of the process mends.
     pub ended: Vec<String>,
     /// What must not be.
@@ -77,10 +83,11 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "{}; {} replays sent; drained in {:.1} s",
+            "{}; {} replays sent; drained in {:.1} s, at most {:.1} s without progress",
             self.done,
             self.replays,
-            self.draining.as_secs_f64()
+            self.draining.as_secs_f64(),
+            self.standstill.as_secs_f64()
         )?;
         for counts in &self.counts {
             writeln!(f, "{counts}")?;
@@ -213,6 +220,7 @@ async fn hurt(
 /// No faults any more: waits until nothing is on its way.
 async fn settle(rig: &mut Rig, report: &mut Report) -> anyhow::Result<()> {
     let (started, mut shown) = (Instant::now(), Instant::now());
+    let (mut before, mut moved) = (Vec::new(), Instant::now());
     loop {
         let left = world::left(rig).await?;
         if left.is_empty() {
@@ -222,8 +230,13 @@ async fn settle(rig: &mut Rig, report: &mut Report) -> anyhow::Result<()> {
             rig.say(&format!("left: {left:?}"));
             shown = Instant::now();
         }
+        anyhow::ensure!(moved.elapsed() < STANDSTILL, "nothing moves any more: {left:#?}");
+        anyhow::ensure!(started.elapsed() < PATIENCE, "this takes for ever: {left:#?}");
+        report.standstill = report.standstill.max(moved.elapsed());
+        if left != before {
+            (before, moved) = (left, Instant::now());
+        }
         report.ended.extend(rig.revive()?);
-        anyhow::ensure!(started.elapsed() < Duration::from_secs(180), "nothing moves any more: {left:#?}");
         sleep(Duration::from_millis(200)).await;
     }
     report.draining += started.elapsed();

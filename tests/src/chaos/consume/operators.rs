@@ -73,7 +73,9 @@ impl Operator {
         if count(record) >= MOST_REPLAYS {
             return Ok(false);
         }
-        if self.dice.random_bool(0.6) {
+        // What ends processes is rarely replayed as it is.
+        let ends = record.header(headers::ERROR_CLASS) == Some("crash");
+        if self.dice.random_bool(if ends { 0.9 } else { 0.6 }) {
             repair(&self.pool, &[id(record)]).await?;
         }
         replay(producer, &self.topics, group, record, run, self.name).await?;
