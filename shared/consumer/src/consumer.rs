@@ -11,7 +11,7 @@ use crate::{
     batch::Runner,
     crash::Gate,
     engine::Engine,
-    group::{self, Route},
+    group::{self, Route, Side},
     lane::Subscribed,
     line::Line,
     metrics::{self, Metrics},
@@ -107,10 +107,14 @@ impl Consumer {
     /// # Errors
     /// Only what a restart of the process may mend; failing messages, databases and brokers are waited for inside.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let mut members = Vec::with_capacity(self.groups.len());
+        let mut members = Vec::with_capacity(self.groups.len() * 2);
         for Group { name, engine, routes } in self.groups {
-            let settings = Arc::clone(&self.settings);
-            members.push(group::Member::new(name, engine, routes, settings, self.status.clone())?);
+            for side in [Side::Sources, Side::Aside] {
+                let (engine, routes, settings) =
+                    (Arc::clone(&engine), routes.clone(), Arc::clone(&self.settings));
+                let (name, status) = (name.clone(), self.status.clone());
+                members.push(group::Member::new(name, side, engine, routes, settings, status)?);
+            }
         }
         // One group that fails takes the others down in order, so that the process can be started again whole.
         let shutdown = shutdown.child_token();
@@ -166,7 +170,9 @@ impl Builder {
         let slots = Arc::new(Semaphore::new(settings.parallel_batches));
         let outcomes = format!("{}{}", settings.topic_prefix, ReplayOutcome::TOPIC);
         let group = |(name, routes): (String, Vec<Arc<Route>>)| {
-            status.add_group(&name);
+            status.add_group(&Side::Sources.label(&name), true);
+            // Its topics need not exist: then it has nothing to join for.
+            status.add_group(&Side::Aside.label(&name), false);
             let runner = Runner {
                 pool: self.pool.clone(),
                 group: name.clone(),

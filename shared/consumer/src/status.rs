@@ -27,6 +27,8 @@ type Key = (String, String, i32);
 struct GroupState {
     joined: bool,
     connected: bool,
+    /// Readiness needs it.
+    must_join: bool,
 }
 
 /// A partition that makes no progress, and why.
@@ -125,7 +127,7 @@ impl Status {
     /// # Errors
     /// Names the group and what it waits for.
     pub fn ready(&self) -> Result<(), String> {
-        for (group, state) in &*lock(&self.0.groups) {
+        for (group, state) in lock(&self.0.groups).iter().filter(|(_, state)| state.must_join) {
             if !state.connected {
                 return Err(format!("group {group}: no broker is reachable"));
             }
@@ -140,6 +142,12 @@ impl Status {
     #[must_use]
     pub fn assigned(&self) -> usize {
         lock(&self.0.partitions).len()
+    }
+
+    /// Number of partitions of a topic, with prefix, that this process is assigned, over all groups.
+    #[must_use]
+    pub fn assigned_of(&self, topic: &str) -> usize {
+        lock(&self.0.partitions).keys().filter(|(_, of, _)| of == topic).count()
     }
 
     /// Partitions that make no progress now.
@@ -164,12 +172,12 @@ impl Status {
         (sum(|buffer| &buffer.records), sum(|buffer| &buffer.bytes))
     }
 
-    pub(crate) fn add_group(&self, group: &str) {
-        lock(&self.0.groups).entry(group.to_owned()).or_default();
+    pub(crate) fn add_group(&self, group: &str, must_join: bool) {
+        lock(&self.0.groups).entry(group.to_owned()).or_default().must_join = must_join;
     }
 
     pub(crate) fn set_joined(&self, group: &str) {
-        self.group(group, |state| *state = GroupState { joined: true, connected: true });
+        self.group(group, |state| *state = GroupState { joined: true, connected: true, ..*state });
     }
 
     pub(crate) fn set_left(&self, group: &str) {

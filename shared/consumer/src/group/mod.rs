@@ -59,8 +59,22 @@ pub(crate) struct Route {
     pub(crate) lane: Arc<dyn Lane>,
 }
 
+/// Which topics of the group's subscriptions a member reads. The assignment evens out the number of partitions and not
+/// their load: in one member with the many partitions of retry and replay topics, those of the source could all end up
+/// at one process. Members of one group with different subscriptions are evened out apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The sources. This one drains the parks too.
+    Sources,
+    /// Retry and replay topics, as far as there are any.
+    Aside,
+}
+
 pub(crate) struct Member {
     group: String,
+    /// By which the status knows it.
+    label: String,
+    side: Side,
     engine: Arc<Engine>,
     routes: Vec<Arc<Route>>,
     /// Of every topic that was ever assigned.
@@ -87,14 +101,25 @@ pub(crate) struct Member {
     probed: Instant,
 }
 
+impl Side {
+    pub(crate) fn label(self, group: &str) -> String {
+        match self {
+            Self::Sources => group.to_owned(),
+            Self::Aside => format!("{group} (retries and replays)"),
+        }
+    }
+}
+
 impl Member {
     pub(crate) fn new(
         group: String,
+        side: Side,
         engine: Arc<Engine>,
         routes: Vec<Arc<Route>>,
         settings: Arc<Settings>,
         status: Status,
     ) -> Result<Self, Error> {
+        let label = side.label(&group);
         let refused = |source| Error::Client { name: group.clone(), source };
         let (rebalance, rebalances) = mpsc::unbounded_channel();
         let (statistic, statistics) = watch::channel(None);
@@ -102,13 +127,18 @@ impl Member {
             .consumer(&group)
             .create_with_context(Context::new(group.clone(), rebalance, statistic))
             .map_err(refused)?;
-        let patterns: Vec<String> = routes.iter().map(|route| route.line.pattern()).collect();
-        let sources = routes.iter().map(|route| &*route.line.source);
-        let topics: Vec<&str> = sources.chain(patterns.iter().map(String::as_str)).collect();
+        let topic = |route: &Arc<Route>| match side {
+            Side::Sources => route.line.source.to_string(),
+            Side::Aside => route.line.pattern(),
+        };
+        let topics: Vec<String> = routes.iter().map(topic).collect();
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         client.subscribe(&topics).map_err(refused)?;
         let (report, reports) = mpsc::unbounded_channel();
         Ok(Self {
             group,
+            label,
+            side,
             engine,
             routes,
             topics: HashMap::new(),
@@ -134,7 +164,9 @@ impl Member {
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Error> {
         tracing::info!(group = self.group, "consumer started");
-        self.start_draining();
+        if self.side == Side::Sources {
+            self.start_draining();
+        }
         let result = self.poll(&shutdown).await;
         self.close().await;
         result
@@ -181,7 +213,7 @@ impl Member {
 
     async fn dispatch(&mut self, message: &BorrowedMessage<'_>) {
         if !std::mem::replace(&mut self.reachable, true) {
-            self.status.set_connected(&self.group, true);
+            self.status.set_connected(&self.label, true);
         }
         let mut key = self.key(message);
         if key.as_ref().is_none_or(|key| !self.partitions.contains_key(key)) {
@@ -221,7 +253,7 @@ impl Member {
             let (offsets, client) = (Arc::clone(&self.offsets), Arc::clone(&self.client));
             self.committing = Some(tokio::spawn(async move { offsets.commit(&client).await }));
         }
-        if !self.status.is_connected(&self.group) && self.probed.elapsed() > PROBE {
+        if !self.status.is_connected(&self.label) && self.probed.elapsed() > PROBE {
             self.probed = Instant::now();
             self.probe();
         }
@@ -243,7 +275,7 @@ impl Member {
 
     /// The client says when all brokers are gone, not when one is back.
     fn probe(&self) {
-        let (client, status, group) = (Arc::clone(&self.client), self.status.clone(), self.group.clone());
+        let (client, status, group) = (Arc::clone(&self.client), self.status.clone(), self.label.clone());
         let known = self.routes.first().map(|route| route.line.source.to_string());
         tokio::task::spawn_blocking(move || {
             if client.fetch_metadata(known.as_deref(), PROBE).is_ok() && status.set_connected(&group, true) {
@@ -259,7 +291,7 @@ impl Member {
             }
             Some(RDKafkaErrorCode::AllBrokersDown) => {
                 self.reachable = false;
-                if self.status.set_connected(&self.group, false) {
+                if self.status.set_connected(&self.label, false) {
                     tracing::warn!(group = self.group, "no broker is reachable");
                 }
             }

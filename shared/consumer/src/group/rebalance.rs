@@ -24,7 +24,7 @@ impl Member {
         tracing::info!(group = self.group, ?rebalance, "rebalance");
         match rebalance {
             Rebalance::Assigned(list) => {
-                self.status.set_joined(&self.group);
+                self.status.set_joined(&self.label);
                 for (topic, partition) in list {
                     self.take(&topic, partition);
                 }
@@ -151,7 +151,7 @@ impl Member {
 /// Also when the loop was cancelled: the client's own drop must not wait for an answer that nobody gives.
 impl Drop for Member {
     fn drop(&mut self) {
-        self.status.set_left(&self.group);
+        self.status.set_left(&self.label);
         self.client.context().close();
         while let Ok(rebalance) = self.rebalances.try_recv() {
             if let Rebalance::Revoked(list) = rebalance {

@@ -332,3 +332,30 @@ async fn two_copies_on_their_way_have_one_effect() {
     assert_eq!(effects(&database.pool).await, ids(&orders));
     running.stop().await;
 }
+
+#[tokio::test]
+async fn the_source_is_shared_evenly_whatever_else_a_group_reads() {
+    let (database, topics, handler) = (database().await, topics(4).await, Effects::default());
+    for millis in [200, 500, 1_000, 3_000] {
+        topics.add(&tier(millis), 4, &[]).await;
+    }
+    topics.add(&waybill_consumer::replay_topic("", OrderEvent::TOPIC, GROUP), 4, &[]).await;
+    let start = || Running::start(&database.pool, settings(&topics), each(&handler));
+    let source = topics.name(OrderEvent::TOPIC);
+    let first = start();
+    let all = async || match first.status.assigned() {
+        24 => Ok(()),
+        assigned => Err(format!("{assigned} of 24")),
+    };
+    eventually(all).await;
+    // The second comes later, as an instance that is added does.
+    let second = start();
+    let shared = async || {
+        let counts =
+            [&first, &second].map(|running| (running.status.assigned_of(&source), running.status.assigned()));
+        if counts == [(2, 12), (2, 12)] { Ok(()) } else { Err(counts) }
+    };
+    eventually(shared).await;
+    first.stop().await;
+    second.stop().await;
+}
