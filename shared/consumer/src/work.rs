@@ -2,6 +2,7 @@
 
 use std::{any::Any, panic::AssertUnwindSafe, time::Instant};
 
+use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use sqlx::PgConnection;
 use tracing::{Instrument, Span};
@@ -28,6 +29,7 @@ pub(crate) enum Stumble {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) failure: Failure,
+    pub(crate) at: DateTime<Utc>,
     pub(crate) traceparent: Option<String>,
 }
 
@@ -36,7 +38,8 @@ pub(crate) type Verdicts = Vec<Option<Failed>>;
 
 impl Failed {
     pub(crate) fn new(failure: Failure) -> Self {
-        Self { failure, traceparent: TraceContext::current().map(|context| context.traceparent) }
+        let traceparent = TraceContext::current().map(|context| context.traceparent);
+        Self { failure, at: Utc::now(), traceparent }
     }
 }
 

@@ -256,7 +256,7 @@ impl Fallen {
             code: if class == PANIC { class.to_owned() } else { failed.failure.code() },
             class,
             text: failed.failure.text(),
-            failed_at: Utc::now(),
+            failed_at: failed.at,
             traceparent: failed.traceparent,
             again,
         }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use chrono::Utc;
 use uuid::Uuid;
 
 use super::{Fallen, PERMANENT, TRANSIENT};
@@ -75,7 +74,8 @@ impl Line {
         if failed.failure.names_no_message() {
             return Err(failed);
         }
-        let (id, now) = (message.id.as_uuid(), Utc::now());
+        // The delay counts from the failure, whatever the commit takes.
+        let (id, now) = (message.id.as_uuid(), failed.at);
         match (&failed.failure, &self.order) {
             // Of other lines the breaker is told with the batch, by which time they may still be taken back.
             (Failure::Permanent(_), Order::Key(..))

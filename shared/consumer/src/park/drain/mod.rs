@@ -69,6 +69,8 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         let mut busy: HashSet<i64> = HashSet::new();
         let mut queue: VecDeque<i64> = VecDeque::new();
         let mut look_at = Instant::now();
+        // At most one, and beside the turns: it may wait for a connection that one of them holds.
+        let mut looking = FuturesUnordered::new();
         loop {
             while running.len() < parallel
                 && let Some(key) = queue.pop_front()
@@ -90,22 +92,30 @@ impl<W: Work, O: Outside> Drainer<W, O> {
                         }
                     }
                 }
-                // With room, the queue is empty: what was looked up is worked off before the next look.
-                () = self.time_to_look(look_at), if running.len() < parallel => {
-                    let except: Vec<i64> = busy.iter().copied().collect();
-                    let most = i64::try_from(parallel * AHEAD).unwrap_or(i64::MAX);
-                    let pause = match store::due(&self.pool, &self.group, &self.topic, &except, most).await {
+                Some(found) = looking.next() => {
+                    let pause = match found {
                         Ok((keys, any)) => {
-                            queue = keys.into();
+                            // A turn that began meanwhile has its key.
+                            queue = Vec::into_iter(keys).filter(|key| !busy.contains(key)).collect();
                             if any { self.park.poll } else { self.park.idle_poll }
                         }
-                        Err(error) => self.failed(&error.into()),
+                        Err(error) => self.failed(&error),
                     };
                     look_at = Instant::now() + pause;
+                }
+                // With room, the queue is empty: what was looked up is worked off before the next look.
+                () = self.time_to_look(look_at), if running.len() < parallel && looking.is_empty() => {
+                    looking.push(self.look(busy.iter().copied().collect()).boxed());
                 }
             }
         }
         while running.next().await.is_some() {}
+    }
+
+    /// Due keys but those, and whether anything is parked at all.
+    async fn look(&self, except: Vec<i64>) -> anyhow::Result<(Vec<i64>, bool)> {
+        let most = i64::try_from(self.park.parallel.max(1) * AHEAD).unwrap_or(i64::MAX);
+        Ok(store::due(&self.pool, &self.group, &self.topic, &except, most).await?)
     }
 
     async fn time_to_look(&self, at: Instant) {
