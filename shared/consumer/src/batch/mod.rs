@@ -5,6 +5,7 @@
 
 mod parking;
 mod replay;
+mod savepoints;
 mod transaction;
 mod verdict;
 

@@ -4,6 +4,7 @@
 //! is full, and goes on polling, so that slow handlers cannot exceed `max.poll.interval.ms`.
 
 mod context;
+mod intake;
 mod offsets;
 mod partition;
 mod rebalance;

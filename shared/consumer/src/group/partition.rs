@@ -12,17 +12,16 @@ use rdkafka::{TopicPartitionList, consumer::Consumer as _};
 use sqlx::PgPool;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{Client, Key};
+use super::{Client, Key, intake::Intake};
 use crate::{
     crash::CrashCount,
     engine::{Assignment, Engine},
     lane::Lane,
     line::Kind,
-    metrics::Metrics,
     record::Record,
     settings::Settings,
     status::{Buffered, PartitionState},
@@ -30,7 +29,7 @@ use crate::{
 };
 
 /// How long the end of a buffer is looked at for more before the batch closes.
-const LULL: Duration = Duration::from_millis(1);
+pub(super) const LULL: Duration = Duration::from_millis(1);
 
 /// How long the crash count's last statement is waited for.
 const CLEAN_END: Duration = Duration::from_secs(2);
@@ -63,7 +62,7 @@ pub(super) struct Partition {
 
 /// A record and, on a retry topic, when it may be handled. The wait is fixed when the record arrives: those behind it
 /// wait at the same time.
-type Arrived = (Record, Option<Instant>);
+pub(super) type Arrived = (Record, Option<Instant>);
 
 /// Records of a retry or replay topic that are buffered per partition: such partitions are many, and mostly wait.
 const ASIDE_RECORDS: usize = 1_000;
@@ -71,7 +70,7 @@ const ASIDE_BYTES: usize = 1 << 20;
 
 /// The channel between loop and worker itself has no bound, because a record that was received must be kept; the bound
 /// is the pause.
-fn over(buffer: &Buffered, settings: &Settings, kind: Kind, share: usize) -> bool {
+pub(super) fn over(buffer: &Buffered, settings: &Settings, kind: Kind, share: usize) -> bool {
     let (records, bytes) = match kind {
         Kind::Source => (settings.buffer_records, settings.buffer_bytes),
         Kind::Retry(_) | Kind::Replay => {
@@ -231,75 +230,5 @@ impl Partition {
         let mut list = TopicPartitionList::with_capacity(1);
         list.add_partition(&self.key.0, self.key.1);
         list
-    }
-}
-
-/// The worker's side.
-struct Intake {
-    key: Key,
-    kind: Kind,
-    state: Arc<PartitionState>,
-    settings: Arc<Settings>,
-    records: mpsc::UnboundedReceiver<Arrived>,
-    /// Taken from the channel and not due yet.
-    ahead: Option<Arrived>,
-    report: mpsc::UnboundedSender<Report>,
-    stop: CancellationToken,
-    metrics: Metrics,
-}
-
-impl Intake {
-    /// The next batch: closed at its size, at the first record that is not due, or a few milliseconds after its first
-    /// record while more is arriving. `None` when the partition was stopped.
-    ///
-    /// Waiting for a due time happens here and not in the client: the loop goes on polling, the partition is paused
-    /// only when its buffer is full, and nothing has to be resumed after a rebalance.
-    async fn batch(&mut self) -> Option<Vec<Record>> {
-        let stop = self.stop.clone();
-        let (first, due) = stop.run_until_cancelled(self.next()).await??;
-        if let Some(due) = due {
-            stop.run_until_cancelled(sleep_until(due)).await?;
-            self.metrics.late(due.elapsed().as_secs_f64(), &self.state.topic, &self.state.group);
-        }
-        self.collect(first).await
-    }
-
-    async fn collect(&mut self, first: Record) -> Option<Vec<Record>> {
-        let deadline = Instant::now() + self.settings.batch_wait;
-        let (mut bytes, mut batch) = (0, Vec::new());
-        let mut next = Some(first);
-        while let Some(record) = next.take() {
-            bytes += record.size();
-            batch.push(record);
-            if batch.len() >= self.settings.batch_size || bytes >= self.settings.buffer_bytes {
-                break;
-            }
-            let arrived = match self.records.try_recv() {
-                Ok(arrived) => Some(arrived),
-                Err(_) => {
-                    let lull = deadline.min(Instant::now() + LULL);
-                    timeout_at(lull, self.records.recv()).await.ok().flatten()
-                }
-            };
-            match arrived {
-                Some((record, due)) if due.is_none_or(|due| due <= Instant::now()) => next = Some(record),
-                // Nothing behind it is taken first, though it may be due earlier: offsets move in order.
-                early => self.ahead = early,
-            }
-        }
-        self.state.buffer.records.fetch_sub(batch.len(), Ordering::SeqCst);
-        self.state.buffer.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if self.state.paused.load(Ordering::SeqCst) && !over(&self.state.buffer, &self.settings, self.kind, 2)
-        {
-            let _ = self.report.send(Report::Drained(self.key.clone()));
-        }
-        Some(batch)
-    }
-
-    async fn next(&mut self) -> Option<Arrived> {
-        match self.ahead.take() {
-            Some(ahead) => Some(ahead),
-            None => self.records.recv().await,
-        }
     }
 }
