@@ -219,6 +219,12 @@ async fn a_message_that_ends_the_process_each_time_is_dead_and_its_neighbours_ar
     assert_eq!(left, (0, 0));
 }
 
+/// Attempts enough that nothing dies before the test has looked, however slow the machine is.
+fn patient() -> RetryPolicy {
+    let tiers = (300..310).map(Duration::from_millis).collect();
+    RetryPolicy { tiers, ..RetryPolicy::default() }
+}
+
 /// The consumer dies in the handler until the message is dead; returns how often.
 async fn until_crashed(
     pool: &sqlx::PgPool,
@@ -230,7 +236,7 @@ async fn until_crashed(
     let mut deaths = 0;
     loop {
         let before = handler.calls(order);
-        let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+        let policy = patient();
         let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
             .key_ordered(policy, AfterDead::Continue)
             .handler(handler.clone());
@@ -260,7 +266,7 @@ async fn a_parked_message_that_ends_the_process_is_dead_and_so_is_its_replay() {
     let order = orders[0].order_id;
     handler.on(order, Act::Transient);
     source.orders(0, &orders).await;
-    let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+    let policy = patient();
     let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
         .key_ordered(policy, AfterDead::Continue)
         .handler(handler.clone());
@@ -303,7 +309,7 @@ async fn an_orderly_stop_is_no_crash_of_a_parked_message() {
     let order = orders[0].order_id;
     handler.on(order, Act::Transient);
     source.orders(0, &orders).await;
-    let policy = RetryPolicy { tiers: vec![TIER], ..RetryPolicy::default() };
+    let policy = patient();
     let mut settings = settings(&topics);
     settings.drain_timeout = Duration::from_millis(200);
     let start = || {

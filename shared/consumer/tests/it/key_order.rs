@@ -23,6 +23,12 @@ fn subscription(after_dead: AfterDead) -> Subscription {
     Subscription::new(OrderEvent::TOPIC, GROUP).key_ordered(policy, after_dead)
 }
 
+/// Delays and attempts enough that nothing dies before the test has looked, however slow the machine is.
+fn patient() -> RetryPolicy {
+    let tiers = (2..10).map(Duration::from_secs).collect();
+    RetryPolicy { tiers, ..RetryPolicy::default() }
+}
+
 /// Orders under chosen keys, in one partition.
 async fn produce(topics: &Topics, key: Option<&str>, orders: &[OrderEvent]) -> Vec<MessageId> {
     let (source, mut ids) = (Source::new(topics), Vec::new());
@@ -66,11 +72,9 @@ async fn a_failing_message_holds_its_key_and_no_other() {
     }
     produce(&topics, None, &none).await;
     let mut settings = settings(&topics);
-    // Long delays: nothing is drained before it is asked for.
-    let policy = RetryPolicy { tiers: vec![Duration::from_secs(2); 1], ..RetryPolicy::default() };
     settings.batch_wait = Duration::from_millis(50);
     let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
-        .key_ordered(policy, AfterDead::Continue)
+        .key_ordered(patient(), AfterDead::Continue)
         .handler(handler.clone());
     let running = Running::start(&database.pool, settings, subscribed);
     until_committed(&topics, 0, 26).await;
@@ -105,7 +109,9 @@ async fn a_batch_handlers_outcomes_invert_nothing() {
     let a = orders(6);
     handler.0.on(a[2].order_id, Act::Transient);
     produce(&topics, Some("a"), &a).await;
-    let subscribed = subscription(AfterDead::Continue).batch_handler(handler.clone());
+    let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
+        .key_ordered(patient(), AfterDead::Continue)
+        .batch_handler(handler.clone());
     let running = Running::start(&database.pool, settings(&topics), subscribed);
     until_committed(&topics, 0, 6).await;
     assert_eq!(of(&database.pool, &a).await, ids(&a[..2]));
@@ -215,9 +221,8 @@ async fn above_the_cap_the_partition_stops_visibly_and_goes_on_with_room() {
     settings.park.max_rows = 5;
     settings.batch_size = 5;
     settings.buffer_records = 10;
-    let policy = RetryPolicy { tiers: vec![Duration::from_secs(5)], ..RetryPolicy::default() };
     let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP)
-        .key_ordered(policy, AfterDead::Continue)
+        .key_ordered(patient(), AfterDead::Continue)
         .handler(handler.clone());
     produce(&topics, Some("a"), &a).await;
     let running = Running::start(&database.pool, settings, subscribed);
