@@ -64,6 +64,13 @@ pub(crate) trait Work: Send + Sync {
     fn committed(&self, messages: &[Message<Self::Event>]);
 }
 
+/// Calls the hook after a commit. A panic of it is logged and goes no further: the messages are committed.
+pub(crate) fn committed<W: Work>(work: &W, messages: &[Message<W::Event>], group: &str) {
+    if std::panic::catch_unwind(AssertUnwindSafe(|| work.committed(messages))).is_err() {
+        tracing::error!(group, "the hook after the commit panicked; the messages are committed");
+    }
+}
+
 /// A [`Handler`].
 #[derive(Debug)]
 pub(crate) struct Each<'h, H>(pub(crate) &'h H);

@@ -23,7 +23,7 @@ use crate::{
     policy::Order,
     record::Record,
     settings::Settings,
-    work::{Around, Failed, Work},
+    work::{self, Around, Failed, Work},
 };
 pub(crate) use replay::Replayed;
 pub(crate) use verdict::Verdict;
@@ -234,13 +234,7 @@ impl Runner {
     fn finish<W: Work>(&self, work: &W, done: Vec<Message<W::Event>>) {
         let Some(first) = done.first() else { return };
         self.metrics.count(metrics::DONE, first.topic(), &self.group, done.len());
-        let hook = std::panic::AssertUnwindSafe(|| work.committed(&done));
-        if std::panic::catch_unwind(hook).is_err() {
-            tracing::error!(
-                group = self.group,
-                "the hook after the commit panicked; the messages are committed"
-            );
-        }
+        work::committed(work, &done, &self.group);
     }
 
     pub(crate) fn around(&self) -> Around<'_> {

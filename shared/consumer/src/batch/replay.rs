@@ -11,7 +11,7 @@ use crate::{
     line::Line,
     metrics,
     store::{self, Lease, ReplayClaim},
-    work::{Failed, Stumble, Work},
+    work::{self, Failed, Stumble, Work},
 };
 
 /// Code of a replay that the group refuses.
@@ -95,12 +95,12 @@ impl Runner {
         }
         // Dropping the lease on any failure closes the connection, which rolls back.
         work.one(&mut tx, message, self.around()).await.map_err(Attempt::Stumble)?;
-        store::settle(&mut tx).await.map_err(|error| of_end(error, message))?;
+        store::settle(&mut tx).await.map_err(of_end)?;
         fail::fail_point!("consumer.before_commit");
-        tx.commit().await.map_err(|error| of_end(error, message))?;
+        tx.commit().await.map_err(of_end)?;
         lease.release();
         fail::fail_point!("consumer.after_commit");
-        work.committed(std::slice::from_ref(message));
+        work::committed(work, std::slice::from_ref(message), &self.group);
         Ok(claim)
     }
 }
@@ -127,7 +127,7 @@ impl From<Trouble> for Attempt {
 }
 
 /// A deferred constraint speaks of this message; a lost connection of nobody.
-fn of_end<E>(error: sqlx::Error, _alone: &Message<E>) -> Attempt {
+fn of_end(error: sqlx::Error) -> Attempt {
     if is_connection_lost(&error) {
         return Attempt::Trouble(Trouble::runtime(error));
     }

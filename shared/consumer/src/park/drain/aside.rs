@@ -15,7 +15,7 @@ use crate::{
     policy::AfterDead,
     redirect::error_text,
     store::Lease,
-    work::Work,
+    work::{self, Work},
 };
 
 impl<W: Work, O: Outside> Drainer<W, O> {
@@ -101,13 +101,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
     /// After the commit.
     pub(super) fn committed(&self, message: &Message<W::Event>) {
         self.count(metrics::DONE);
-        let hook = std::panic::AssertUnwindSafe(|| self.work.committed(std::slice::from_ref(message)));
-        if std::panic::catch_unwind(hook).is_err() {
-            tracing::error!(
-                group = self.group,
-                "the hook after the commit panicked; the message is committed"
-            );
-        }
+        work::committed(&self.work, std::slice::from_ref(message), &self.group);
     }
 
     pub(super) fn count(&self, outcome: &'static str) {
