@@ -6,10 +6,11 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::FutureRecord,
 };
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 use waybill_consumer::{
-    ReplaySafety, RetryPolicy, Settings, Subscribed, Subscription, metrics, replay_topic,
+    Failure, Handler, Message, ReplaySafety, RetryPolicy, Settings, Subscribed, Subscription, metrics,
+    replay_topic,
 };
 use waybill_event::{Event, MessageId, OrderEvent, ReplayOutcome, headers};
 use waybill_testkit::{Topics, eventually, topics::Record};
@@ -224,5 +225,39 @@ async fn an_outcome_that_cannot_be_told_keeps_the_offset_until_it_can() {
     assert_eq!(until_outcomes(&topics, 1).await[0].outcome, "resolved");
     eventually(async || topics.committed(GROUP, &replays(), 0).await.ok_or("not moved")).await;
     assert_eq!(effects(&database.pool).await, ids(&orders));
+    running.stop().await;
+}
+
+/// Its hook panics after each commit.
+#[derive(Debug, Clone, Default)]
+struct Careless(Effects);
+
+impl Handler for Careless {
+    type Event = OrderEvent;
+
+    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+        self.0.handle(tx, message).await
+    }
+
+    fn committed(&self, messages: &[Message<OrderEvent>]) {
+        Handler::committed(&self.0, messages);
+        panic!("after the commit");
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_after_a_replay_ends_nothing() {
+    let (database, topics, handler) = (database().await, with_replays().await, Careless::default());
+    let (orders, source) = (orders(2), Source::new(&topics));
+    handler.0.on(orders[0].order_id, Act::Permanent);
+    source.orders(0, &orders[..1]).await;
+    let subscribed = Subscription::new(OrderEvent::TOPIC, GROUP).handler(handler.clone());
+    let running = Running::start(&database.pool, settings(&topics), subscribed);
+    let dead = until_dead(&topics, 1).await.remove(0);
+    handler.0.heal(orders[0].order_id);
+    replay(&topics, &dead, Uuid::now_v7()).await;
+    assert_eq!(until_outcomes(&topics, 1).await[0].outcome, "resolved");
+    source.orders(0, &orders[1..]).await;
+    assert_eq!(until_effects(&database.pool, 2).await, ids(&orders));
     running.stop().await;
 }
