@@ -16,6 +16,10 @@ use app::TestApp;
 /// Pinned: another version finds other things.
 const TOOL: &str = "schemathesis==4.32.5";
 const MAX_SECONDS: u64 = 60;
+/// One thread: CPython before 3.11.8 counts the depth of its syntax trees for all threads together, and hypothesis
+/// reads sources with them, so two threads fail at random with "AST constructor recursion depth mismatch"
+/// (python/cpython#106905).
+const WORKERS: u8 = 1;
 
 fn venv() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target").join("python-venv-schemathesis")
@@ -57,7 +61,8 @@ async fn the_service_keeps_what_its_description_promises() {
         .arg(config)
         .args(["run", &format!("{}/openapi.json", app.base)])
         .args(["--header", &format!("Authorization: Bearer {token}")])
-        .args(["--checks", "all", "--max-examples", "40", "--workers", "2", "--seed", "1"])
+        .args(["--checks", "all", "--max-examples", "40", "--seed", "1"])
+        .args(["--workers", &WORKERS.to_string()])
         .args(["--max-time", &MAX_SECONDS.to_string(), "--continue-on-failure", "--no-color"])
         .current_dir(folder.path()))
     .await;
