@@ -1,11 +1,12 @@
 //! What failing messages cost: throughput with 1 % of them against none, in one run, by a batch handler that gives
-//! outcomes, one that fails the whole call, and a handler of single messages. Rounds are pairs, so that a machine that
+//! outcomes, one that fails the whole call, and handlers of single messages: one that refuses before it writes, and one
+//! that finds the fault after it has written. Rounds are pairs, so that a machine that
 //! grows busy slows both sides, and their spread is printed: on a shared machine one pair says little. Run with
 //! `--release`; needs `DATABASE_URL` and `KAFKA_BOOTSTRAP`. A kind of handler as argument measures that one only.
 
 mod load;
 
-use load::{Blunt, GROUP, Ledger};
+use load::{Blunt, GROUP, Late, Ledger};
 use waybill_consumer::{Subscribed, Subscription};
 use waybill_event::{Event, OrderEvent};
 
@@ -16,6 +17,7 @@ async fn rate(kind: &str, partitions: i32, count: usize, poison: usize) -> f64 {
     let subscription = Subscription::new(OrderEvent::TOPIC, GROUP);
     let subscribed: Subscribed = match kind {
         "outcomes" => subscription.batch_handler(ledger.clone()),
+        "late" => subscription.handler(Late(ledger.clone())),
         "whole call" => subscription.batch_handler(Blunt(ledger.clone())),
         _ => subscription.handler(ledger.clone()),
     };
@@ -35,10 +37,11 @@ fn at(values: &[f64], share: f64) -> f64 {
 async fn main() {
     println!("messages/s, medians; the ratio is the median of the rounds' own ratios, with quartiles");
     println!("handler      partitions rounds  no poison 1 % poison   ratio");
-    // A promise hangs on the first two.
+    // A promise hangs on the first two kinds.
     let only = std::env::args().nth(1);
-    for (kind, count, rounds) in [("outcomes", 80_000, 11), ("single", 20_000, 11), ("whole call", 40_000, 3)]
-    {
+    let kinds =
+        [("outcomes", 80_000, 11), ("single", 20_000, 11), ("late", 20_000, 11), ("whole call", 40_000, 3)];
+    for (kind, count, rounds) in kinds {
         if only.as_deref().is_some_and(|only| only != kind) {
             continue;
         }

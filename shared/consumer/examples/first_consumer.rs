@@ -1,14 +1,14 @@
 //! Counts the events of each customer, each exactly once. Needs DATABASE_URL and KAFKA_BOOTSTRAP.
-use sqlx::{PgConnection, PgPool};
-use waybill_consumer::{Consumer, Failure, Handler, Message, Settings, Subscription};
+use sqlx::PgPool;
+use waybill_consumer::{Consumer, Failure, Handler, Message, Settings, Subscription, Tx};
 use waybill_event::OrderEvent;
 
 struct Count;
 impl Handler for Count {
     type Event = OrderEvent;
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         let add = "insert into seen values ($1, 1) on conflict (id) do update set n = seen.n + 1";
-        sqlx::query(add).bind(message.event.customer_id).execute(tx).await?;
+        sqlx::query(add).bind(message.event.customer_id).execute(&mut **tx).await?;
         Ok(())
     }
 }

@@ -1,22 +1,19 @@
 //! Delivers messages to a handler without Kafka, by the runtime's own transaction code. Needs DATABASE_URL.
 use uuid::Uuid;
-use waybill_consumer::{Failure, Handler, Message, harness::Harness};
+use waybill_consumer::{Failure, Handler, Message, Tx, harness::Harness};
 use waybill_event::PointEvent;
 
 struct Sum;
 
 impl Handler for Sum {
     type Event = PointEvent;
-    async fn handle(
-        &self,
-        tx: &mut sqlx::PgConnection,
-        message: &Message<PointEvent>,
-    ) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<PointEvent>) -> Result<(), Failure> {
         let PointEvent { customer_id, delta, .. } = message.event;
         if delta == 0 {
             return Err(Failure::permanent(anyhow::anyhow!("an entry moves something")));
         }
-        sqlx::query("insert into moved values ($1, $2)").bind(customer_id).bind(delta).execute(tx).await?;
+        let insert = sqlx::query("insert into moved values ($1, $2)").bind(customer_id).bind(delta);
+        insert.execute(&mut **tx).await?;
         Ok(())
     }
 }

@@ -3,12 +3,15 @@
 use sqlx::PgConnection;
 use waybill_event::Event;
 
-use crate::{Failure, Message};
+use crate::{Failure, Message, Tx};
 
 /// Handles one message at a time, inside the transaction that also holds its inbox row.
 ///
 /// Return the error of every failed statement: PostgreSQL has aborted the transaction by then, and nothing can be
 /// written in it any more. A handler that is run again starts from a clean savepoint or transaction.
+///
+/// Refuse before you write: a message that fails before its handler has used `tx` costs no other message anything, one
+/// that fails later makes some of its batch run again.
 pub trait Handler: Send + Sync + 'static {
     /// Event of the topic.
     type Event: Event;
@@ -23,7 +26,7 @@ pub trait Handler: Send + Sync + 'static {
     /// undone.
     fn handle(
         &self,
-        tx: &mut PgConnection,
+        tx: &mut Tx<'_>,
         message: &Message<Self::Event>,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 

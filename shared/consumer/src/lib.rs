@@ -11,15 +11,15 @@
 //! may be published more than once, always under the same id.
 //!
 //! ```no_run
-//! # use waybill_consumer::{Consumer, Failure, Handler, Message, Settings, Subscription};
+//! # use waybill_consumer::{Consumer, Failure, Handler, Message, Settings, Subscription, Tx};
 //! # use waybill_event::OrderEvent;
 //! struct Log;
 //! impl Handler for Log {
 //!     type Event = OrderEvent;
-//!     async fn handle(&self, tx: &mut sqlx::PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+//!     async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
 //!         sqlx::query("insert into seen (order_id) values ($1)")
 //!             .bind(message.key_text())
-//!             .execute(tx)
+//!             .execute(&mut **tx)
 //!             .await?;
 //!         Ok(())
 //!     }
@@ -57,6 +57,7 @@ mod settings;
 mod span;
 mod status;
 mod store;
+mod tx;
 mod work;
 
 pub use breaker::{BreakerPhase, BreakerSettings, BreakerState};
@@ -74,6 +75,7 @@ pub use policy::{AfterDead, ReplaySafety, RetryPolicy};
 pub use redirect::VALUE_BYTES;
 pub use settings::{GroupProtocol, Settings, dead_letter_topic, replay_topic, retry_topic};
 pub use status::{Blocked, Status};
+pub use tx::Tx;
 
 /// The migrations of schema `messaging`'s inbox part, with a history table of their own
 /// (`messaging.consumer_migrations`), so that they run beside the migrations of the service itself.

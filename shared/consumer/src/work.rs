@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use tracing::{Instrument, Span};
 use waybill_event::{Event, TraceContext};
 
-use crate::{BatchHandler, Failure, Handler, Message, Outcome, metrics::Metrics, span};
+use crate::{BatchHandler, Failure, Handler, Message, Outcome, Tx, metrics::Metrics, span};
 
 /// What surrounds a call.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +31,8 @@ pub(crate) struct Failed {
     pub(crate) failure: Failure,
     pub(crate) at: DateTime<Utc>,
     pub(crate) traceparent: Option<String>,
+    /// The handler had not used its transaction: nothing is to be undone.
+    pub(crate) clean: bool,
 }
 
 /// One per message of a call that succeeded, in their order: `None` is done.
@@ -39,20 +41,23 @@ pub(crate) type Verdicts = Vec<Option<Failed>>;
 impl Failed {
     pub(crate) fn new(failure: Failure) -> Self {
         let traceparent = TraceContext::current().map(|context| context.traceparent);
-        Self { failure, at: Utc::now(), traceparent }
+        Self { failure, at: Utc::now(), traceparent, clean: false }
     }
 }
 
 pub(crate) trait Work: Send + Sync {
     type Event: Event;
 
-    /// All messages, in order, without savepoints. A message with a verdict has left nothing in the transaction.
+    /// All messages in one call, for work that has one. A message with a verdict has left nothing in the transaction.
     fn all(
         &self,
         tx: &mut PgConnection,
         messages: &[Message<Self::Event>],
         around: Around<'_>,
-    ) -> impl Future<Output = Result<Verdicts, Stumble>> + Send;
+    ) -> impl Future<Output = Option<Result<Verdicts, Stumble>>> + Send {
+        let _ = (tx, messages, around);
+        std::future::ready(None)
+    }
 
     fn one(
         &self,
@@ -82,26 +87,18 @@ pub(crate) struct Whole<'h, H>(pub(crate) &'h H);
 impl<H: Handler> Work for Each<'_, H> {
     type Event = H::Event;
 
-    async fn all(
-        &self,
-        tx: &mut PgConnection,
-        messages: &[Message<H::Event>],
-        around: Around<'_>,
-    ) -> Result<Verdicts, Stumble> {
-        for message in messages {
-            self.one(tx, message, around).await?;
-        }
-        Ok(messages.iter().map(|_| None).collect())
-    }
-
     async fn one(
         &self,
         tx: &mut PgConnection,
         message: &Message<H::Event>,
         around: Around<'_>,
     ) -> Result<(), Stumble> {
-        let span = span::process(message, around.group);
-        call(self.0.handle(tx, message), span, message.topic(), around).await
+        let (span, mut tx) = (span::process(message, around.group), Tx::new(tx));
+        let mut ended = call(self.0.handle(&mut tx, message), span, message.topic(), around).await;
+        if let Err(Stumble::Failed(failed)) = &mut ended {
+            failed.clean = !tx.is_used() && !failed.failure.broke_transaction();
+        }
+        ended
     }
 
     fn committed(&self, messages: &[Message<H::Event>]) {
@@ -117,21 +114,24 @@ impl<H: BatchHandler> Work for Whole<'_, H> {
         tx: &mut PgConnection,
         messages: &[Message<H::Event>],
         around: Around<'_>,
-    ) -> Result<Verdicts, Stumble> {
-        let Some(first) = messages.first() else { return Ok(Vec::new()) };
+    ) -> Option<Result<Verdicts, Stumble>> {
+        let Some(first) = messages.first() else { return Some(Ok(Vec::new())) };
         // One span per message in its own trace, and one for a call of several that links to them.
         let each: Vec<Span> = messages.iter().map(|message| span::process(message, around.group)).collect();
         let span = match &each[..] {
             [only] => only.clone(),
             _ => span::process_batch(first.topic(), around.group, &each),
         };
-        let outcomes = call(self.judge(tx, messages), span, first.topic(), around).await?;
+        let outcomes = match call(self.judge(tx, messages), span, first.topic(), around).await {
+            Ok(outcomes) => outcomes,
+            Err(stumble) => return Some(Err(stumble)),
+        };
         let verdict = |(outcome, span): (Outcome, &Span)| {
             let failure = outcome.into_failure()?;
             span::failed(span, &failure);
             Some(span.in_scope(|| Failed::new(failure)))
         };
-        Ok(outcomes.into_iter().zip(&each).map(verdict).collect())
+        Some(Ok(outcomes.into_iter().zip(&each).map(verdict).collect()))
     }
 
     async fn one(

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
-use waybill_consumer::{Failure, Handler, Message};
+use waybill_consumer::{Failure, Handler, Message, Tx};
 use waybill_event::{OrderEvent, headers};
 
 use super::script::{FOREVER, Fault, Script};
@@ -21,12 +21,14 @@ pub(super) struct Effects {
     seed: u64,
     tiers: usize,
     cut: Mutex<HashSet<Uuid>>,
+    /// For what is asked before the transaction is used.
+    pool: PgPool,
 }
 
 impl Effects {
-    pub(super) fn new(group: &str, options: &Options) -> Self {
+    pub(super) fn new(group: &str, options: &Options, pool: PgPool) -> Self {
         let (mode, seed, tiers) = (options.script, options.seed, options.tiers.len());
-        Self { group: group.to_owned(), mode, seed, tiers, cut: Mutex::default() }
+        Self { group: group.to_owned(), mode, seed, tiers, cut: Mutex::default(), pool }
     }
 
     /// Whether this process is yet to end the connection of this message.
@@ -59,11 +61,17 @@ impl Effects {
 impl Handler for Effects {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
-        // Before anything else, so that every failure leaves something to undo.
-        self.write(tx, message).await?;
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         let OrderEvent { order_id, version, .. } = message.event;
         let script = Script::of(self.mode, self.seed, &self.group, order_id, version, self.tiers);
+        if let Some((fault @ (Fault::Refused | Fault::RefusedForNow), times)) = script.fault
+            && message.attempt <= times
+            && !(times == FOREVER && is_repaired(&self.pool, message.id.as_uuid()).await?)
+        {
+            return fail(tx, fault).await;
+        }
+        // So that every other failure leaves something to undo.
+        self.write(tx, message).await?;
         if self.mode == Mode::Outage && is_out(tx).await? {
             return Err(Failure::transient(anyhow::anyhow!("what it depends on is away")));
         }
@@ -71,14 +79,14 @@ impl Handler for Effects {
             tokio::time::sleep(time).await;
         }
         if script.cut && self.is_first_cut(message.id.as_uuid()) {
-            sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(&mut *tx).await?;
+            sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(&mut **tx).await?;
         }
         if script.clash {
             clash(tx, version % 2 == 0).await?;
         }
         match script.fault {
             Some((fault, times)) if message.attempt <= times => {
-                if times == FOREVER && is_repaired(tx, message.id.as_uuid()).await? {
+                if times == FOREVER && is_repaired(&mut **tx, message.id.as_uuid()).await? {
                     return Ok(());
                 }
                 fail(tx, fault).await
@@ -88,8 +96,10 @@ impl Handler for Effects {
     }
 }
 
-async fn fail(tx: &mut PgConnection, fault: Fault) -> Result<(), Failure> {
+async fn fail(tx: &mut Tx<'_>, fault: Fault) -> Result<(), Failure> {
     let statement = match fault {
+        Fault::RefusedForNow => return Err(Failure::transient(anyhow::anyhow!("refused for now"))),
+        Fault::Refused => return Err(Failure::permanent(anyhow::anyhow!("refused"))),
         Fault::Transient => return Err(Failure::transient(anyhow::anyhow!("not now"))),
         Fault::Permanent => return Err(Failure::permanent(anyhow::anyhow!("never"))),
         Fault::Panic => panic!("told to"),
@@ -100,7 +110,7 @@ async fn fail(tx: &mut PgConnection, fault: Fault) -> Result<(), Failure> {
         Fault::Statement => "select 1 / 0",
         Fault::Missing | Fault::Swallowed => "select from nowhere",
     };
-    match sqlx::query(statement).execute(tx).await {
+    match sqlx::query(statement).execute(&mut **tx).await {
         Err(error) if fault != Fault::Swallowed => Err(error.into()),
         _ => Ok(()),
     }
@@ -114,10 +124,10 @@ async fn clash(tx: &mut PgConnection, upwards: bool) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
-async fn is_repaired(tx: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
+async fn is_repaired(database: impl PgExecutor<'_>, id: Uuid) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar("select exists (select from repaired where message_id = $1)")
         .bind(id)
-        .fetch_one(tx)
+        .fetch_one(database)
         .await
 }
 

@@ -128,9 +128,9 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         settings.breaker.probe_min = Duration::from_millis(50);
         settings.breaker.probe_max = Duration::from_millis(200);
     }
-    let mut consumer = Consumer::builder(pool, settings);
+    let mut consumer = Consumer::builder(pool.clone(), settings);
     for group in &options.groups {
-        consumer = consumer.subscribe(subscribed(group, &options)?);
+        consumer = consumer.subscribe(subscribed(group, &options, pool.clone())?);
     }
     let stop = CancellationToken::new();
     let on_term = stop.clone();
@@ -164,7 +164,7 @@ pub(crate) fn end_process(reason: &str) {
     let _ = kill_process(getpid(), Signal::KILL);
 }
 
-fn subscribed(group: &str, options: &Options) -> anyhow::Result<Subscribed> {
+fn subscribed(group: &str, options: &Options, pool: sqlx::PgPool) -> anyhow::Result<Subscribed> {
     let policy = RetryPolicy { tiers: options.tiers.clone(), ..RetryPolicy::default() };
     let subscription = Subscription::new(TOPIC, group);
     let subscription = match group {
@@ -172,5 +172,5 @@ fn subscribed(group: &str, options: &Options) -> anyhow::Result<Subscribed> {
         STRICT => subscription.key_ordered(policy, AfterDead::Continue),
         other => anyhow::bail!("no group {other}"),
     };
-    Ok(subscription.handler(Effects::new(group, options)))
+    Ok(subscription.handler(Effects::new(group, options, pool)))
 }

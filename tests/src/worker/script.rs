@@ -15,6 +15,10 @@ pub enum Fault {
     Transient,
     /// `Failure::Permanent`.
     Permanent,
+    /// The same before anything is written.
+    RefusedForNow,
+    /// The same before anything is written.
+    Refused,
     /// A panic.
     Panic,
     /// A statement that the message's content makes fail: permanent.
@@ -74,9 +78,12 @@ fn chaos(dice: &mut StdRng) -> Script {
         return fails(Fault::Crash, FOREVER);
     }
     match dice.random_range(0..1_000) {
-        0..30 => fails(Fault::Transient, dice.random_range(1..=2)),
-        30..42 => fails(Fault::Transient, FOREVER),
-        42..54 => fails(Fault::Permanent, FOREVER),
+        0..15 => fails(Fault::Transient, dice.random_range(1..=2)),
+        15..30 => fails(Fault::RefusedForNow, dice.random_range(1..=2)),
+        30..36 => fails(Fault::Transient, FOREVER),
+        36..42 => fails(Fault::RefusedForNow, FOREVER),
+        42..48 => fails(Fault::Permanent, FOREVER),
+        48..54 => fails(Fault::Refused, FOREVER),
         54..59 => fails(Fault::Panic, FOREVER),
         59..67 => fails(Fault::Statement, FOREVER),
         67..75 => fails(Fault::Missing, dice.random_range(1..=3)),
@@ -111,6 +118,8 @@ mod tests {
         for fault in [
             Fault::Transient,
             Fault::Permanent,
+            Fault::RefusedForNow,
+            Fault::Refused,
             Fault::Panic,
             Fault::Statement,
             Fault::Missing,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
-use waybill_consumer::{Failure, Handler, Message};
+use waybill_consumer::{Failure, Handler, Message, Tx};
 use waybill_event::{MessageId, OrderEvent, PointEvent, TraceContext};
 use waybill_task::{New, TaskId, Tasks};
 
@@ -50,7 +50,7 @@ impl PointNotices {
 impl Handler for OrderNotices {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         let OrderEvent { order_id, customer_id, .. } = message.event;
         self.0.record(tx, message, order_id, customer_id, Notice::of_order(&message.event)).await
     }
@@ -63,7 +63,7 @@ impl Handler for OrderNotices {
 impl Handler for PointNotices {
     type Event = PointEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<PointEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<PointEvent>) -> Result<(), Failure> {
         let PointEvent { order_id, customer_id, .. } = message.event;
         self.0.record(tx, message, order_id, customer_id, Notice::of_points(&message.event)).await
     }

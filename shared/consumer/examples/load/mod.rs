@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_consumer::{
-    BatchHandler, Consumer, Failure, Handler, Message, Outcome, Settings, Subscribed, dead_letter_topic,
+    BatchHandler, Consumer, Failure, Handler, Message, Outcome, Settings, Subscribed, Tx, dead_letter_topic,
 };
 use waybill_event::{Event, MessageId, OrderEvent, headers};
 use waybill_testkit::{Database, Topics};
@@ -110,7 +110,7 @@ impl Ledger {
 impl Handler for Ledger {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         if message.event.currency == POISON {
             return Err(Failure::permanent(anyhow!("no rate for {POISON}")));
         }
@@ -119,6 +119,26 @@ impl Handler for Ledger {
 
     fn committed(&self, messages: &[Message<OrderEvent>]) {
         self.count(messages.len());
+    }
+}
+
+/// Writes first and finds the fault then, as a constraint of the database does.
+#[derive(Debug, Clone)]
+pub(crate) struct Late(pub(crate) Ledger);
+
+impl Handler for Late {
+    type Event = OrderEvent;
+
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
+        Ledger::write(tx, &[message]).await?;
+        if message.event.currency == POISON {
+            return Err(Failure::permanent(anyhow!("no rate for {POISON}")));
+        }
+        Ok(())
+    }
+
+    fn committed(&self, messages: &[Message<OrderEvent>]) {
+        self.0.count(messages.len());
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Runner {
 /// How transactions are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// One transaction, no savepoint.
+    /// No savepoint.
     Fast,
     /// Savepoints between small groups of messages.
     Savepoints,
@@ -138,15 +138,12 @@ impl Runner {
         let mut most = if std::mem::take(&mut care.held) { 1 } else { usize::MAX };
         let mut stopped: Option<Failed> = None;
         while !messages.is_empty() {
-            match self.step(line, work, messages, left, mode, most).await {
+            match self.step(line, work, messages, left, (mode, most), care).await {
                 Ok(None) => match stopped.take() {
                     Some(failed) => return self.blocked(line, messages, failed, care),
                     None => most = usize::MAX,
                 },
-                Ok(Some(failed)) => {
-                    care.careful = CAREFUL_BATCHES;
-                    return self.blocked(line, messages, failed, care);
-                }
+                Ok(Some(failed)) => return self.blocked(line, messages, failed, care),
                 Err(Trouble::Stopped { before: 0, failed }) => {
                     return self.blocked(line, messages, failed, care);
                 }
@@ -200,20 +197,18 @@ impl Runner {
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
         left: &mut Left<'_>,
-        mode: Mode,
-        most: usize,
+        (mode, most): (Mode, usize),
+        care: &mut Care,
     ) -> Result<Option<Failed>, Trouble> {
         let rest = messages.split_off(mode.limit().min(most).min(messages.len()));
-        let chunk = match mode {
-            Mode::Fast => self.try_all(line, work, messages, left.fallen).await,
-            Mode::Savepoints | Mode::Single => {
-                self.try_each(line, work, messages, left.fallen, mode == Mode::Single).await
-            }
-        };
-        let Ok(Chunk { fates, blocked }) = chunk else {
+        let chunk = self.transact(line, work, messages, left.fallen, mode).await;
+        let Ok(Chunk { fates, blocked, undone }) = chunk else {
             messages.extend(rest);
             return chunk.map(|chunk| chunk.blocked);
         };
+        if undone {
+            care.careful = CAREFUL_BATCHES;
+        }
         let behind = messages.split_off(fates.len());
         let mut done = Vec::with_capacity(fates.len());
         for (message, fate) in std::mem::take(messages).into_iter().zip(fates) {

@@ -1,13 +1,13 @@
 //! Messages in groups behind savepoints: a failure undoes its group and no more.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use sqlx::PgConnection;
 
 use super::{
     Runner,
     parking::Parking,
-    verdict::{Chunk, Fate},
+    verdict::{Chunk, Fate, Stop},
 };
 use crate::{
     Message,
@@ -22,53 +22,78 @@ const SAVEPOINTS: usize = 50;
 /// Messages that share a savepoint. At 1 % failing messages the savepoints then cost as much as what is run again.
 const GROUP: usize = 12;
 
+/// Some messages in a row, and those of them that have failed.
+struct Group {
+    range: Range<usize>,
+    failed: BTreeMap<usize, Fate>,
+    /// The failure of the message behind the range.
+    blocked: Option<Failed>,
+}
+
+impl Group {
+    fn new(range: Range<usize>) -> Self {
+        Self { range, failed: BTreeMap::new(), blocked: None }
+    }
+
+    /// What becomes of a message that has failed. When it is held, nothing behind it in the partition is handled first.
+    fn rule<E>(&mut self, line: &Line, message: &Message<E>, index: usize, failed: Failed) {
+        match line.rule(message, failed) {
+            Ok(fate) => drop(self.failed.insert(index, fate)),
+            Err(failed) => {
+                self.range.end = index;
+                self.failed.split_off(&index);
+                self.blocked = Some(failed);
+            }
+        }
+    }
+}
+
 impl Runner {
-    /// A savepoint costs a round trip, so a group of messages shares one. When one of a group fails, the group is
-    /// undone and run again without it, and without those that must not pass it.
+    /// Message by message. A message that fails before its handler has used the transaction is left out, and that is all.
+    /// For one that fails later its writes must be undone, and those of some others with them: `guarded`, a group of
+    /// messages shares a savepoint, which costs a round trip, and is run again without the failed one and without those
+    /// that must not pass it; otherwise all stops.
     pub(super) async fn each<W: Work>(
         &self,
         tx: &mut PgConnection,
         line: &Line,
         work: &W,
         parking: &mut Parking<'_, W::Event>,
+        guarded: bool,
     ) -> Result<Chunk, Stop> {
         let (mut chunk, count) = (Chunk::default(), parking.messages.len());
         if count == 0 {
             return Ok(chunk);
         }
-        store::savepoint(tx).await.map_err(Stop::runtime)?;
-        let (mut width, mut savepoints) = (GROUP, 1);
+        if guarded {
+            store::savepoint(tx).await.map_err(Stop::runtime)?;
+        }
+        let usual = if guarded { GROUP } else { count };
+        let (mut width, mut savepoints) = (usual, 1);
         while chunk.fates.len() < count && savepoints < SAVEPOINTS {
             let at = chunk.fates.len();
-            let mut group = at..(at + width).min(count);
-            width = GROUP;
-            let mut failed: BTreeMap<usize, Fate> = BTreeMap::new();
+            let mut group = Group::new(at..(at + width).min(count));
+            width = usual;
             loop {
                 savepoints += 1;
-                let here = group.clone().filter(|index| !parking.waits(*index, &failed));
-                let here = here.map(|index| (index, &parking.messages[index]));
-                match self.group(tx, work, here).await? {
+                let ran = self.group(tx, line, work, parking, &mut group, guarded).await?;
+                chunk.undone |= !matches!(ran, Ran::Kept);
+                match ran {
                     Ran::Kept => break,
-                    Ran::Failed(index, failure) => match line.rule(&parking.messages[index], failure) {
-                        Ok(fate) => drop(failed.insert(index, fate)),
-                        // Nothing behind it in the partition is handled first.
-                        Err(failure) => {
-                            group.end = index;
-                            failed.split_off(&index);
-                            chunk.blocked = Some(failure);
-                        }
-                    },
+                    Ran::Failed(index, failed) => {
+                        group.rule(line, &parking.messages[index], index, failed);
+                    }
                     // One by one, then.
                     Ran::Swallowed => {
-                        (width, group.end) = (1, at);
-                        failed.clear();
-                        chunk.blocked = None;
+                        (width, group) = (1, Group::new(at..at));
                         break;
                     }
                 }
             }
-            chunk.fates.extend(group.clone().map(|index| failed.remove(&index).unwrap_or(Fate::Done)));
-            parking.park(&mut chunk.fates, group);
+            let Group { range, mut failed, blocked } = group;
+            chunk.fates.extend(range.clone().map(|index| failed.remove(&index).unwrap_or(Fate::Done)));
+            parking.park(&mut chunk.fates, range);
+            chunk.blocked = blocked;
             if chunk.blocked.is_some() {
                 break;
             }
@@ -76,31 +101,44 @@ impl Runner {
         Ok(chunk)
     }
 
-    /// Runs a group and keeps its writes, or undoes them all.
-    async fn group<'m, W: Work>(
+    /// Runs what of a group is to be run, and keeps its writes, or undoes them all.
+    async fn group<W: Work>(
         &self,
         tx: &mut PgConnection,
+        line: &Line,
         work: &W,
-        messages: impl Iterator<Item = (usize, &'m Message<W::Event>)> + Send,
+        parking: &Parking<'_, W::Event>,
+        group: &mut Group,
+        guarded: bool,
     ) -> Result<Ran, Stop> {
-        let mut ran = Vec::with_capacity(GROUP);
-        let mut failed = None;
-        for (index, message) in messages {
-            ran.push(index);
+        let (mut ran, mut dirty) = (Vec::with_capacity(GROUP), None);
+        for index in group.range.clone() {
+            if parking.waits(index, &group.failed) {
+                continue;
+            }
+            let message = &parking.messages[index];
             match work.one(tx, message, self.around()).await {
-                Ok(()) => {}
-                Err(Stumble::Failed(failure)) if failure.failure.lost_connection() => {
-                    return Err(Stop::Runtime(failure.failure.into_error()));
+                Ok(()) => ran.push(index),
+                Err(Stumble::Failed(failed)) if failed.clean => {
+                    group.rule(line, message, index, failed);
+                    if group.blocked.is_some() {
+                        break;
+                    }
                 }
-                Err(Stumble::Failed(failure)) if !failure.failure.names_no_message() => {
-                    failed = Some(Ran::Failed(index, failure));
+                Err(Stumble::Failed(failed)) if failed.failure.lost_connection() => {
+                    return Err(Stop::Runtime(failed.failure.into_error()));
+                }
+                Err(Stumble::Failed(failed)) if !guarded => return Err(Stop::Unguarded(failed)),
+                Err(Stumble::Failed(failed)) if !failed.failure.names_no_message() => {
+                    dirty = Some(Ran::Failed(index, failed));
                     break;
                 }
                 Err(stumble) => return Err(Stop::Nameless(stumble)),
             }
         }
-        let failed = match failed {
+        let failed = match dirty {
             Some(failed) => failed,
+            None if !guarded => return Ok(Ran::Kept),
             // Fails where a handler swallowed an error, so that no message is taken for done.
             None => match store::next_savepoint(tx).await {
                 Ok(()) => return Ok(Ran::Kept),
@@ -124,16 +162,4 @@ enum Ran {
     Failed(usize, Failed),
     /// All is undone. One of several failed, and its handler hid the error, so that it cannot be told which.
     Swallowed,
-}
-
-/// Why the loop over the messages ended early.
-pub(super) enum Stop {
-    Runtime(anyhow::Error),
-    Nameless(Stumble),
-}
-
-impl Stop {
-    fn runtime(error: sqlx::Error) -> Self {
-        Self::Runtime(error.into())
-    }
 }

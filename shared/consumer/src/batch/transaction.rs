@@ -1,4 +1,4 @@
-//! The two shapes of the transaction: all messages at once, or each in a savepoint.
+//! The transaction around a batch: claims, handlers, what is parked, commit.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{
-    Fallen, PANIC, Runner,
+    Fallen, Mode, PANIC, Runner,
     parking::Parking,
-    savepoints::Stop,
-    verdict::{Chunk, Fate, Trouble, judged, of_call, of_commit, undone},
+    verdict::{Chunk, Fate, Stop, Trouble, judged, of_commit, undone},
 };
 use crate::{
     Message,
@@ -22,87 +21,58 @@ use crate::{
 };
 
 impl Runner {
-    /// All messages in one transaction, no savepoint. Drops those that need no handling from the list.
-    pub(super) async fn try_all<W: Work>(
+    /// One transaction over all these messages. Drops those that need no handling from the list.
+    pub(super) async fn transact<W: Work>(
         &self,
         line: &Line,
         work: &W,
         messages: &mut Vec<Message<W::Event>>,
         fallen: &mut Vec<Fallen>,
+        mode: Mode,
     ) -> Result<Chunk, Trouble> {
         let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
         let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
         let mut parking = self.claim(&mut tx, line, messages, fallen).await?;
-        let judged = match work.all(&mut tx, parking.messages, self.around()).await {
-            Ok(verdicts) => judged(line, parking.messages, verdicts),
-            // Alone, the failure names its message: no second run is needed.
-            Err(Stumble::Failed(failed)) if parking.is_alone() && !failed.failure.lost_connection() => {
+        let (alone, single) = (parking.is_alone(), mode == Mode::Single);
+        let called = match mode {
+            Mode::Fast => self.whole(&mut tx, line, work, &mut parking).await,
+            Mode::Savepoints | Mode::Single => None,
+        };
+        let ran = match called {
+            Some(ran) => ran,
+            None => self.each(&mut tx, line, work, &mut parking, mode != Mode::Fast).await,
+        };
+        let chunk = match ran {
+            Ok(chunk) => chunk,
+            Err(stop @ (Stop::Unguarded(_) | Stop::Trouble(_))) => {
                 tx.rollback().await.map_err(Trouble::runtime)?;
                 lease.release();
-                return self.alone(line, parking, Stumble::Failed(failed)).await;
-            }
-            Err(Stumble::Failed(failed)) => Err(of_call(failed)),
-            Err(Stumble::Panicked(failed)) => Err(Trouble::Nameless(failed.failure.error().to_string())),
-        };
-        let mut chunk = match judged {
-            Ok(chunk) => chunk,
-            Err(trouble @ (Trouble::Failed | Trouble::Stopped { .. })) => {
-                tx.rollback().await.map_err(Trouble::runtime)?;
-                lease.release();
-                return Err(trouble);
+                return match stop {
+                    // Alone, the failure names its message: no second run is needed.
+                    Stop::Unguarded(failed) if alone => {
+                        self.alone(line, parking, Stumble::Failed(failed)).await
+                    }
+                    stop => Err(stop.into()),
+                };
             }
             // Dropping the lease closes the connection: its state is not known.
-            Err(trouble) => return Err(trouble),
-        };
-        let undone = undone(parking.messages, &chunk);
-        if !undone.is_empty() {
-            // Also fails behind an error that the handler swallowed.
-            store::unclaim(&mut tx, &self.group, &undone).await.map_err(of_commit)?;
-        }
-        let all = 0..chunk.fates.len();
-        parking.park(&mut chunk.fates, all);
-        parking.write(&mut tx).await.map_err(of_commit)?;
-        store::settle(&mut tx).await.map_err(of_commit)?;
-        fail::fail_point!("consumer.before_commit");
-        tx.commit().await.map_err(of_commit)?;
-        lease.release();
-        fail::fail_point!("consumer.after_commit");
-        parking.committed();
-        Ok(chunk)
-    }
-
-    /// Groups of messages in savepoints. With `alone` there is one message, and whatever fails is its own.
-    pub(super) async fn try_each<W: Work>(
-        &self,
-        line: &Line,
-        work: &W,
-        messages: &mut Vec<Message<W::Event>>,
-        fallen: &mut Vec<Fallen>,
-        alone: bool,
-    ) -> Result<Chunk, Trouble> {
-        let mut lease = Lease::acquire(&self.pool).await.map_err(Trouble::runtime)?;
-        let mut tx = lease.begin(&self.settings).await.map_err(Trouble::runtime)?;
-        let mut parking = self.claim(&mut tx, line, messages, fallen).await?;
-        let alone = alone && parking.is_alone();
-        let chunk = match self.each(&mut tx, line, work, &mut parking).await {
-            Ok(chunk) => chunk,
-            // Dropping the lease closes the connection: its state is not known.
-            Err(Stop::Runtime(error)) => return Err(Trouble::Runtime(error)),
-            Err(Stop::Nameless(stumble)) if alone => {
+            Err(stop @ (Stop::Runtime(_) | Stop::Nameless(_))) => {
                 drop(tx);
                 drop(lease);
-                return self.alone(line, parking, stumble).await;
-            }
-            Err(Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed))) => {
-                return Err(Trouble::Nameless(failed.failure.text()));
+                return match stop {
+                    Stop::Nameless(stumble) if alone && single => self.alone(line, parking, stumble).await,
+                    stop => Err(stop.into()),
+                };
             }
         };
         // The inbox rows stand outside the savepoints: a `done` row must mean that the effect is in this commit.
         let undone = undone(parking.messages, &chunk);
+        // Fails behind an error that a handler swallowed. A message alone is not run again at once for it.
+        let trouble = |error| if single { Trouble::runtime(error) } else { of_commit(error) };
         if !undone.is_empty() {
-            store::unclaim(&mut tx, &self.group, &undone).await.map_err(Trouble::runtime)?;
+            store::unclaim(&mut tx, &self.group, &undone).await.map_err(trouble)?;
         }
-        parking.write(&mut tx).await.map_err(of_commit)?;
+        parking.write(&mut tx).await.map_err(trouble)?;
         let settled = match store::settle(&mut tx).await {
             Ok(()) => {
                 fail::fail_point!("consumer.before_commit");
@@ -116,15 +86,35 @@ impl Runner {
         match settled {
             Ok(()) => lease.release(),
             // A deferred constraint speaks at the end; alone, it speaks of this message.
-            Err(error) if alone && !is_connection_lost(&error) => {
+            Err(error) if alone && single && !is_connection_lost(&error) => {
                 drop(lease);
                 return self.alone(line, parking, Stumble::Failed(Failed::new(error.into()))).await;
             }
-            Err(error) => return Err(of_commit(error)),
+            Err(error) => return Err(trouble(error)),
         }
         fail::fail_point!("consumer.after_commit");
         parking.committed();
         Ok(chunk)
+    }
+
+    /// All messages in one call, where the work has one.
+    async fn whole<W: Work>(
+        &self,
+        tx: &mut PgConnection,
+        line: &Line,
+        work: &W,
+        parking: &mut Parking<'_, W::Event>,
+    ) -> Option<Result<Chunk, Stop>> {
+        let judged = match work.all(tx, parking.messages, self.around()).await? {
+            Ok(verdicts) => judged(line, parking.messages, verdicts),
+            Err(Stumble::Failed(failed)) => Err(Stop::of_call(failed)),
+            Err(stumble @ Stumble::Panicked(_)) => Err(Stop::Nameless(stumble)),
+        };
+        Some(judged.map(|mut chunk| {
+            let all = 0..chunk.fates.len();
+            parking.park(&mut chunk.fates, all);
+            chunk
+        }))
     }
 
     /// The fate of a message that was alone in its transaction, which is gone.
@@ -141,7 +131,7 @@ impl Runner {
             Stumble::Failed(failed) => line.rule(message, failed),
         };
         let fate = match ruled {
-            Err(failed) => return Ok(Chunk { fates: Vec::new(), blocked: Some(failed) }),
+            Err(failed) => return Ok(Chunk { fates: Vec::new(), blocked: Some(failed), undone: true }),
             Ok(Fate::Parks(opening)) => {
                 let (pool, settings) = (&self.pool, &self.settings);
                 let parked = park_failed(pool, settings, &self.group, &line.source, message, opening);
@@ -150,7 +140,7 @@ impl Runner {
             }
             Ok(fate) => fate,
         };
-        Ok(Chunk { fates: vec![fate], blocked: None })
+        Ok(Chunk { fates: vec![fate], blocked: None, undone: true })
     }
 
     /// Inserts the ids and drops from the list what the inbox knows. A conflict waits for the other transaction, so

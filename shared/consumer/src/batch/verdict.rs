@@ -12,7 +12,7 @@ use crate::{
     line::{Again, Line},
     park::Opening,
     policy::Order,
-    work::{Failed, Verdicts},
+    work::{Failed, Stumble, Verdicts},
 };
 
 /// Why a transaction did not commit.
@@ -34,6 +34,47 @@ impl Trouble {
     }
 }
 
+/// Why a transaction cannot go on.
+pub(super) enum Stop {
+    Runtime(anyhow::Error),
+    /// Without savepoints; of a call of several messages it is not known whose failure it is.
+    Unguarded(Failed),
+    /// What names no message, or leaves the connection in a state that is not known.
+    Nameless(Stumble),
+    /// The connection is in order.
+    Trouble(Trouble),
+}
+
+impl Stop {
+    pub(super) fn runtime(error: sqlx::Error) -> Self {
+        Self::Runtime(error.into())
+    }
+
+    /// A call failed as a whole.
+    pub(super) fn of_call(failed: Failed) -> Self {
+        if failed.failure.lost_connection() {
+            return Self::Runtime(failed.failure.into_error());
+        }
+        Self::Unguarded(failed)
+    }
+}
+
+impl From<Stop> for Trouble {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Runtime(error) => Self::Runtime(error),
+            Stop::Nameless(Stumble::Failed(failed) | Stumble::Panicked(failed)) => {
+                Self::Nameless(failed.failure.text())
+            }
+            Stop::Unguarded(failed) if failed.failure.names_no_message() => {
+                Self::Nameless(failed.failure.text())
+            }
+            Stop::Unguarded(_) => Self::Failed,
+            Stop::Trouble(trouble) => trouble,
+        }
+    }
+}
+
 /// A committed transaction over some messages.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
@@ -41,6 +82,8 @@ pub(super) struct Chunk {
     pub(super) fates: Vec<Fate>,
     /// The failure of the message behind them.
     pub(super) blocked: Option<Failed>,
+    /// Something was undone: without savepoints it would have been the whole.
+    pub(super) undone: bool,
 }
 
 /// How a message of a transaction ended.
@@ -119,8 +162,8 @@ impl Line {
 }
 
 /// What a batch handler's outcomes mean for the transaction.
-pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts) -> Result<Chunk, Trouble> {
-    let mut chunk = Chunk { fates: Vec::with_capacity(verdicts.len()), blocked: None };
+pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts) -> Result<Chunk, Stop> {
+    let mut chunk = Chunk { fates: Vec::with_capacity(verdicts.len()), ..Chunk::default() };
     for (before, (message, failed)) in messages.iter().zip(verdicts).enumerate() {
         let Some(failed) = failed else {
             chunk.fates.push(Fate::Done);
@@ -128,29 +171,18 @@ pub(super) fn judged<E>(line: &Line, messages: &[Message<E>], verdicts: Verdicts
         };
         // Whatever the handler made of it, nothing can be committed any more.
         if failed.failure.broke_transaction() {
-            return Err(of_call(failed));
+            return Err(Stop::of_call(failed));
         }
         match line.rule(message, failed) {
             // A later one of its key may have taken effect before it: they are run again, one by one.
             Ok(Fate::Parks(_)) if messages[before + 1..].iter().any(|later| later.key() == message.key()) => {
-                return Err(Trouble::Failed);
+                return Err(Stop::Trouble(Trouble::Failed));
             }
             Ok(fate) => chunk.fates.push(fate),
-            Err(failed) => return Err(Trouble::Stopped { before, failed }),
+            Err(failed) => return Err(Stop::Trouble(Trouble::Stopped { before, failed })),
         }
     }
     Ok(chunk)
-}
-
-/// A call that failed as a whole.
-pub(super) fn of_call(Failed { failure, .. }: Failed) -> Trouble {
-    if failure.lost_connection() {
-        return Trouble::Runtime(failure.into_error());
-    }
-    if failure.names_no_message() {
-        return Trouble::Nameless(failure.text());
-    }
-    Trouble::Failed
 }
 
 pub(super) fn undone<E>(messages: &[Message<E>], chunk: &Chunk) -> Vec<Uuid> {

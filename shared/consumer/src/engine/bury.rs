@@ -1,9 +1,13 @@
 //! Publishing what leaves a partition: acknowledged first, then the `dead` rows. The caller moves the offset after both.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use rdkafka::error::RDKafkaErrorCode;
+use tokio::{sync::Notify, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Assignment, Engine, Place, RETRY_MAX, Stopped};
@@ -20,39 +24,94 @@ use crate::{
 /// may end up behind its successors.
 const IN_FLIGHT: usize = 64;
 
-/// Records on their way while the next batch is handled. Dropped, it ends at its next await.
-pub(super) type Burial = AbortOnDropHandle<Result<(), Stopped>>;
+/// How long the ends of batches are gathered: each burial costs a request to the broker and a commit, whatever it holds.
+/// Well below the shortest delay of a retry.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// What the ends of batches leave behind, while the next ones are handled. Dropped, it ends at its next await.
+pub(super) struct Burial {
+    /// Taken once the gathering is over.
+    grave: Arc<Mutex<Option<Grave>>>,
+    /// Ends the gathering.
+    hurry: Arc<Notify>,
+    task: AbortOnDropHandle<Result<(), Stopped>>,
+}
+
+/// Records to be published before the partition's offset moves.
+#[derive(Debug)]
+pub(super) struct Grave {
+    pub(super) fallen: Vec<Fallen>,
+    /// The offset to move to.
+    pub(super) next: i64,
+    /// Record timestamp of the oldest of it.
+    pub(super) oldest: Option<i64>,
+}
+
+impl Burial {
+    /// Adds the end of the next batch, or gives it back: it is too late.
+    fn join(&self, later: Grave, place: &Place) -> Option<Grave> {
+        let mut grave = self.grave.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(grave) = grave.as_mut() else { return Some(later) };
+        grave.fallen.extend(later.fallen);
+        grave.next = later.next;
+        place.state.set_oldest(grave.oldest);
+        if grave.fallen.len() >= IN_FLIGHT {
+            self.hurry.notify_one();
+        }
+        None
+    }
+}
 
 impl Engine {
-    /// Publishes the last of a batch and moves the offset, beside the next batch: it waits for other machines only.
-    pub(super) fn bury_aside(
+    /// Publishes what the end of a batch left and moves the offset, beside the next batches. Their ends join it while it
+    /// gathers, also those that leave nothing: no offset moves over what is not published.
+    pub(super) async fn bury_aside(
         self: &Arc<Self>,
-        fallen: Vec<Fallen>,
-        next: i64,
-        oldest: Option<i64>,
+        grave: Grave,
         assignment: &mut Assignment,
-    ) {
+    ) -> Result<(), Stopped> {
+        let late = match &assignment.burial {
+            Some(burial) => burial.join(grave, &assignment.place),
+            None => Some(grave),
+        };
+        let Some(grave) = late else { return Ok(()) };
+        self.burial_ended(assignment).await?;
         let (engine, place) = (Arc::clone(self), assignment.place.clone());
-        place.state.set_oldest(oldest);
-        assignment.burial = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        if grave.fallen.is_empty() {
+            (place.advance)(grave.next);
+            place.state.set_oldest(None);
+            return Ok(());
+        }
+        place.state.set_oldest(grave.oldest);
+        let (hurry, oldest) = (Arc::new(Notify::new()), grave.oldest);
+        if grave.fallen.len() >= IN_FLIGHT {
+            hurry.notify_one();
+        }
+        let grave = Arc::new(Mutex::new(Some(grave)));
+        let (gathered, over) = (Arc::clone(&grave), Arc::clone(&hurry));
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
+            let _ = timeout(GATHER, over.notified()).await;
+            let grave = gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(Grave { fallen, next, .. }) = grave else { return Ok(()) };
             engine.bury(fallen, &place).await?;
             (place.advance)(next);
             place.state.clear_oldest(oldest);
             Ok(())
-        })));
+        }));
+        assignment.burial = Some(Burial { grave, hurry, task });
+        Ok(())
     }
 
-    /// Waits for what [`bury_aside`](Self::bury_aside) began.
+    /// Waits for what [`bury_aside`](Self::bury_aside) began, without further gathering.
     pub(crate) async fn burial_ended(&self, assignment: &mut Assignment) -> Result<(), Stopped> {
-        match assignment.burial.take() {
-            None => Ok(()),
-            Some(burial) => match burial.await {
-                Ok(ended) => ended,
-                Err(error) => match error.try_into_panic() {
-                    // The worker's own report of a panic.
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => Err(Stopped),
-                },
+        let Some(burial) = assignment.burial.take() else { return Ok(()) };
+        burial.hurry.notify_one();
+        match burial.task.await {
+            Ok(ended) => ended,
+            Err(error) => match error.try_into_panic() {
+                // The worker's own report of a panic.
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Stopped),
             },
         }
     }

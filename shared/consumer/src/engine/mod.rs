@@ -27,7 +27,7 @@ use crate::{
     status::PartitionState,
     work::Work,
 };
-use bury::Burial;
+use bury::{Burial, Grave};
 pub(crate) use patience::Patience;
 use pending::Pending;
 
@@ -121,15 +121,15 @@ impl Engine {
         while !pending.is_empty() {
             state.set_oldest(pending.oldest());
             self.room(assignment).await?;
-            let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
-            // What the batch before left on its way comes first.
-            self.burial_ended(assignment).await?;
             let oldest = pending.oldest();
-            if pending.is_empty() && !fallen.is_empty() {
+            let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
+            if pending.is_empty() && (!fallen.is_empty() || assignment.burial.is_some()) {
                 state.unblock();
-                self.bury_aside(fallen, pending.end(), oldest, assignment);
-                return Ok(());
+                let grave = Grave { fallen, next: pending.end(), oldest };
+                return self.bury_aside(grave, assignment).await;
             }
+            // What earlier batches left on its way comes first.
+            self.burial_ended(assignment).await?;
             self.bury(fallen, &assignment.place).await?;
             if let Some(next) = pending.advanced() {
                 (assignment.place.advance)(next);

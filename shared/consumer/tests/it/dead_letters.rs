@@ -149,6 +149,45 @@ async fn a_missing_dead_letter_topic_keeps_the_offset_until_it_is_there() {
 }
 
 #[tokio::test]
+async fn no_batch_behind_a_dead_letter_moves_the_offset_before_it_is_there() {
+    let (database, handler) = (database().await, Effects::default());
+    let topics = Topics::create(&[OrderEvent::TOPIC], 1).await;
+    let (orders, source) = (orders(4), Source::new(&topics));
+    handler.on(orders[0].order_id, Act::Permanent);
+    source.orders(0, &orders[..1]).await;
+    let running = Running::start(&database.pool, settings(&topics), each(&handler));
+    let called = async |order| eventually(async || (handler.calls(order) > 0).then_some(()).ok_or(())).await;
+    called(orders[0].order_id).await;
+    // A batch of its own, and clean.
+    source.orders(0, &orders[1..3]).await;
+    called(orders[1].order_id).await;
+    for _ in 0..10 {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert_eq!(topics.committed(GROUP, OrderEvent::TOPIC, 0).await, None);
+    }
+    topics.add(&dead_letter_topic(), 1, &[]).await;
+    source.orders(0, &orders[3..]).await;
+    until_committed(&topics, 0, 4).await;
+    assert_eq!(effects(&database.pool).await, ids(&orders[1..]));
+    assert_eq!(topics.read(&dead_letter_topic()).await.len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_publishes_what_was_still_being_gathered() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let orders = orders(3);
+    handler.on(orders[1].order_id, Act::Permanent);
+    let ids_of = Source::new(&topics).orders(0, &orders).await;
+    let running = Running::start(&database.pool, settings(&topics), each(&handler));
+    until_effects(&database.pool, 2).await;
+    running.stop().await;
+    assert_eq!(topics.read(&dead_letter_topic()).await.len(), 1);
+    assert_eq!(inbox(&database.pool).await[&ids_of[1].as_uuid()], "dead");
+    assert_eq!(topics.committed(GROUP, OrderEvent::TOPIC, 0).await, Some(3));
+}
+
+#[tokio::test]
 async fn a_record_too_large_for_the_dead_letters_leaves_a_pointer() {
     let (database, handler) = (database().await, Effects::default());
     let topics = Topics::create(&[OrderEvent::TOPIC], 1).await;

@@ -20,6 +20,7 @@ mod pitfalls;
 mod pressure;
 mod readme;
 mod rebalance;
+mod refusals;
 mod replays;
 mod retries;
 mod retry_topics;

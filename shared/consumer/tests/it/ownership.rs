@@ -7,9 +7,10 @@ use std::{
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
-use waybill_consumer::{Consumer, Error, Failure, GroupProtocol, Handler, Message, Settings, Subscription};
+use waybill_consumer::{
+    Consumer, Error, Failure, GroupProtocol, Handler, Message, Settings, Subscription, Tx,
+};
 use waybill_event::{Event, OrderEvent};
 use waybill_testkit::{Topics, eventually};
 
@@ -27,7 +28,7 @@ struct Freeze {
 impl Handler for Freeze {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         Handler::handle(&Effects::default(), tx, message).await?;
         if message.offset() == 0 {
             let _ = self.entered.send(());

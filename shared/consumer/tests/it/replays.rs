@@ -6,10 +6,10 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::FutureRecord,
 };
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgPool;
 use uuid::Uuid;
 use waybill_consumer::{
-    Failure, Handler, Message, ReplaySafety, RetryPolicy, Settings, Subscribed, Subscription, metrics,
+    Failure, Handler, Message, ReplaySafety, RetryPolicy, Settings, Subscribed, Subscription, Tx, metrics,
     replay_topic,
 };
 use waybill_event::{Event, MessageId, OrderEvent, ReplayOutcome, headers};
@@ -235,7 +235,7 @@ struct Careless(Effects);
 impl Handler for Careless {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         self.0.handle(tx, message).await
     }
 

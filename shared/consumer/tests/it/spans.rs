@@ -6,7 +6,7 @@ use opentelemetry::trace::{SpanKind, Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use sqlx::PgConnection;
 use tracing_subscriber::layer::SubscriberExt;
-use waybill_consumer::{BatchHandler, Failure, Handler, Message, Outcome, harness::Harness};
+use waybill_consumer::{BatchHandler, Failure, Handler, Message, Outcome, Tx, harness::Harness};
 use waybill_event::{OrderEvent, TraceContext, headers};
 
 use crate::support::{GROUP, database, order};
@@ -24,7 +24,7 @@ struct Seen(Mutex<Vec<Option<TraceContext>>>);
 impl Handler for Seen {
     type Event = OrderEvent;
 
-    async fn handle(&self, _: &mut PgConnection, _: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, _: &mut Tx<'_>, _: &Message<OrderEvent>) -> Result<(), Failure> {
         self.0.lock().unwrap().push(TraceContext::current());
         Ok(())
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_consumer::{
     BatchHandler, Consumer, Error, Failure, Handler, Message, Outcome, Settings, Status, Subscribed,
-    Subscription,
+    Subscription, Tx,
 };
 use waybill_event::{Event, MessageId, OrderEvent, headers};
 use waybill_testkit::{Database, Topics, eventually};
@@ -28,6 +28,9 @@ pub(crate) const GROUP: &str = "point";
 pub(crate) enum Act {
     Transient,
     Permanent,
+    /// Fails before anything is written.
+    Refuse,
+    RefuseForNow,
     Panic,
     /// Runs a statement of its own first, and returns its error.
     Sql(&'static str),
@@ -71,11 +74,20 @@ impl Effects {
         self.batches.lock().unwrap().clone()
     }
 
-    async fn act(&self, tx: &mut PgConnection, order: Uuid) -> Result<(), Failure> {
+    /// What is said before anything is written.
+    fn judge(&self, order: Uuid) -> Result<(), Failure> {
         self.calls.lock().unwrap().push(order);
+        match self.acts.lock().unwrap().get(&order) {
+            Some(Act::Refuse) => Err(Failure::permanent(anyhow::anyhow!("refused"))),
+            Some(Act::RefuseForNow) => Err(Failure::transient(anyhow::anyhow!("refused for now"))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn act(&self, tx: &mut PgConnection, order: Uuid) -> Result<(), Failure> {
         let act = self.acts.lock().unwrap().get(&order).cloned();
         match act {
-            None => {}
+            None | Some(Act::Refuse | Act::RefuseForNow) => {}
             Some(Act::Transient) => return Err(Failure::transient(anyhow::anyhow!("not now"))),
             Some(Act::Permanent) => {
                 return Err(Failure::permanent(anyhow::anyhow!("never, says kim@example.com")));
@@ -98,7 +110,8 @@ impl Effects {
 impl Handler for Effects {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
+        self.judge(message.event.order_id)?;
         // Before the act, so that a failure leaves something to undo.
         write(tx, &[message]).await?;
         self.act(tx, message.event.order_id).await
@@ -124,7 +137,12 @@ impl BatchHandler for Batches {
         // Judges first: what is not done must have left nothing behind.
         let (mut outcomes, mut done) = (Vec::new(), Vec::new());
         for message in messages {
-            outcomes.push(match self.0.act(tx, message.event.order_id).await {
+            let order = message.event.order_id;
+            let judged = match self.0.judge(order) {
+                Ok(()) => self.0.act(tx, order).await,
+                Err(failure) => Err(failure),
+            };
+            outcomes.push(match judged {
                 Ok(()) => {
                     done.push(message);
                     Outcome::Done

@@ -1,8 +1,7 @@
 //! A consumer that does not run: what operators ask needs no broker.
 
-use sqlx::PgConnection;
 use waybill_consumer::{
-    AfterDead, Consumer, Failure, Handler, Message, ReplaySafety, RetryPolicy, Settings, Subscription,
+    AfterDead, Consumer, Failure, Handler, Message, ReplaySafety, RetryPolicy, Settings, Subscription, Tx,
 };
 use waybill_event::PointEvent;
 use waybill_testkit::Database;
@@ -14,7 +13,7 @@ struct Nothing;
 impl Handler for Nothing {
     type Event = PointEvent;
 
-    async fn handle(&self, _: &mut PgConnection, _: &Message<PointEvent>) -> Result<(), Failure> {
+    async fn handle(&self, _: &mut Tx<'_>, _: &Message<PointEvent>) -> Result<(), Failure> {
         Ok(())
     }
 }

@@ -13,7 +13,8 @@ use crate::park::{
 
 /// Those of the keys that are parked, and the ids of their parks, which cannot end before this transaction does.
 ///
-/// Sorted, so that all who lock several wait for each other in one direction only.
+/// Sorted, so that all who lock several wait for each other in one direction only. Key by key, so that a plan that is
+/// made while the table is small does not read all the keys of the topic later on.
 pub(crate) async fn parked(
     tx: &mut PgConnection,
     group: &str,
@@ -22,11 +23,13 @@ pub(crate) async fn parked(
 ) -> Result<HashMap<Key, i64>, sqlx::Error> {
     let bytes: Vec<&[u8]> = keys.iter().map(|key| &*key.bytes).collect();
     let rows = sqlx::query!(
-        "select id, key, keyless from messaging.parked_key
-         where consumer_group = $1 and topic = $2
-           and key_hash = any(array(select sha256(key) from unnest($3::bytea[]) as key))
-         order by key_hash, keyless
-         for key share",
+        "select p.id, p.key, p.keyless
+         from (select sha256(key) as hash from unnest($3::bytea[]) as key order by hash) given
+         cross join lateral (
+             select id, key, keyless from messaging.parked_key
+             where consumer_group = $1 and topic = $2 and key_hash = given.hash
+             order by keyless limit 2
+             for key share) p",
         group,
         topic,
         &bytes as &[&[u8]],

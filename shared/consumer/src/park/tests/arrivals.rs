@@ -209,3 +209,22 @@ async fn keys_are_opened_in_one_order_whatever_order_they_come_in() {
     other.await.unwrap();
     assert_eq!(scene.parked().await.0, 2);
 }
+
+#[tokio::test]
+async fn asking_for_keys_reads_those_keys_only_whenever_the_plan_was_made() {
+    let scene = Scene::new().await;
+    let mut tx = scene.pool.begin().await.unwrap();
+    let key = |byte| Key { keyless: false, bytes: vec![byte] };
+    let fill = "insert into messaging.parked_key (consumer_group, topic, key, keyless, attempts, due_at, parked_at)
+                select $1, $2, gen_random_uuid()::text::bytea, false, 0, now(), now() from generate_series(1, $3)";
+    let read = "select sum(pg_stat_get_xact_tuples_returned(c.oid))::bigint from pg_class c
+                where c.relname in ('parked_key', 'parked_key_key')";
+    let mut before = 0_i64;
+    for rows in [3, 0, 0, 0, 0, 0, 0, 20_000] {
+        sqlx::query(fill).bind(GROUP).bind(TOPIC).bind(rows).execute(&mut *tx).await.unwrap();
+        before = sqlx::query_scalar(read).fetch_one(&mut *tx).await.unwrap();
+        store::parked(&mut tx, GROUP, TOPIC, &[key(1), key(2)]).await.unwrap();
+    }
+    let after: i64 = sqlx::query_scalar(read).fetch_one(&mut *tx).await.unwrap();
+    assert!(after - before < 50, "{} rows", after - before);
+}

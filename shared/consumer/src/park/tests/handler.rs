@@ -5,12 +5,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use sqlx::PgConnection;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 use waybill_event::{MessageId, OrderEvent};
 
-use crate::{Failure, Handler, Message};
+use crate::{Failure, Handler, Message, Tx};
 
 /// What the handler does with a message.
 #[derive(Debug, Clone)]
@@ -54,7 +53,7 @@ impl Effects {
 impl Handler for Effects {
     type Event = OrderEvent;
 
-    async fn handle(&self, tx: &mut PgConnection, message: &Message<OrderEvent>) -> Result<(), Failure> {
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
         let id = message.id.as_uuid();
         self.calls.lock().unwrap().push((id, message.attempt));
         sqlx::query(
@@ -64,7 +63,7 @@ impl Handler for Effects {
         .bind(message.key())
         .bind(message.event.version)
         .bind(id)
-        .execute(&mut *tx)
+        .execute(&mut **tx)
         .await?;
         let act = self.acts.lock().unwrap().get(&id).cloned();
         match act {
@@ -83,16 +82,16 @@ impl Handler for Effects {
             Some(Act::Deadlock) => {
                 self.heal(message.id);
                 let busy = "do $$ begin raise exception 'busy' using errcode = '40P01'; end $$";
-                sqlx::query(busy).execute(tx).await?;
+                sqlx::query(busy).execute(&mut **tx).await?;
                 Ok(())
             }
             Some(Act::Kill) => {
                 self.heal(message.id);
-                sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(tx).await?;
+                sqlx::query("select pg_terminate_backend(pg_backend_pid())").execute(&mut **tx).await?;
                 Ok(())
             }
             Some(Act::Swallow) => {
-                drop(sqlx::query("select no_such_column").execute(tx).await);
+                drop(sqlx::query("select no_such_column").execute(&mut **tx).await);
                 Ok(())
             }
             Some(Act::Gate(gate)) => {

@@ -1,13 +1,20 @@
 //! All SQL of the inbox.
+//!
+//! Rows are looked up one by one, by a scalar subquery that the planner cannot turn into a join. With
+//! `message_id = any($1)`, a join or `not exists`, a plan that is made while the table is small reads the rows of the whole
+//! group by the first column of the index, and is kept until the table is analyzed: a minute or more of load.
 
 use chrono::{DateTime, Utc};
 use sqlx::{
-    Connection, PgConnection, PgPool, PgTransaction, Postgres, pool::PoolConnection,
+    Connection, PgConnection, PgExecutor, PgPool, PgTransaction, Postgres, pool::PoolConnection,
     postgres::types::PgInterval,
 };
 use uuid::Uuid;
 
 use crate::settings::Settings;
+
+#[cfg(test)]
+mod tests;
 
 /// A pooled connection that is closed, not reused, unless [`release`](Self::release) says that it is clean.
 ///
@@ -79,8 +86,9 @@ pub(crate) async fn claim(
          )
          select message_id as "id!", false as "stale!" from claimed
          union all
-         select g.id, true from given g where g.stale and not exists (
-             select from messaging.processed_message p where p.consumer_group = $1 and p.message_id = g.id)"#,
+         select g.id, true from given g where g.stale and (
+             select true from messaging.processed_message p
+             where p.consumer_group = $1 and p.message_id = g.id) is null"#,
         group,
         &ids,
         &made as &[Option<DateTime<Utc>>],
@@ -91,10 +99,13 @@ pub(crate) async fn claim(
     Ok(rows.into_iter().map(|row| (row.id, row.stale)).collect())
 }
 
-/// Takes back the claim of messages whose effect is not in this transaction.
+/// Takes back the claim of messages whose effect is not in this transaction, whose own rows nobody else can move.
 pub(crate) async fn unclaim(tx: &mut PgConnection, group: &str, ids: &[Uuid]) -> Result<(), sqlx::Error> {
     sqlx::query!(
-        "delete from messaging.processed_message where consumer_group = $1 and message_id = any($2)",
+        "delete from messaging.processed_message where ctid = any (array(
+             select (select p.ctid from messaging.processed_message p
+                     where p.consumer_group = $1 and p.message_id = given.id)
+             from unnest($2::uuid[]) as given(id)))",
         group,
         ids,
     )
@@ -172,10 +183,15 @@ pub(crate) async fn settle(tx: &mut PgConnection) -> Result<(), sqlx::Error> {
 }
 
 /// Which of these ids were dead-lettered before.
-pub(crate) async fn already_dead(pool: &PgPool, group: &str, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+pub(crate) async fn already_dead(
+    pool: impl PgExecutor<'_>,
+    group: &str,
+    ids: &[Uuid],
+) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
-        "select message_id from messaging.processed_message
-         where consumer_group = $1 and message_id = any($2) and outcome = 'dead'",
+        r#"select given.id as "id!" from unnest($2::uuid[]) as given(id) where 'dead' = (
+             select p.outcome from messaging.processed_message p
+             where p.consumer_group = $1 and p.message_id = given.id)"#,
         group,
         ids,
     )
@@ -191,11 +207,17 @@ pub(crate) struct State {
 }
 
 /// The rows of some messages.
-pub(crate) async fn states(pool: &PgPool, group: &str, ids: &[Uuid]) -> Result<Vec<State>, sqlx::Error> {
+pub(crate) async fn states(
+    pool: impl PgExecutor<'_>,
+    group: &str,
+    ids: &[Uuid],
+) -> Result<Vec<State>, sqlx::Error> {
     sqlx::query_as!(
         State,
-        "select message_id, outcome, replay_id from messaging.processed_message
-         where consumer_group = $1 and message_id = any($2)",
+        r#"select p.message_id, p.outcome, p.replay_id from unnest($2::uuid[]) as given(id)
+         cross join lateral (
+             select message_id, outcome, replay_id from messaging.processed_message
+             where consumer_group = $1 and message_id = given.id limit 1) p"#,
         group,
         ids,
     )
@@ -204,7 +226,11 @@ pub(crate) async fn states(pool: &PgPool, group: &str, ids: &[Uuid]) -> Result<V
 }
 
 /// Marks messages whose dead letter is acknowledged. A row that is there already says as much or more.
-pub(crate) async fn mark_dead(pool: &PgPool, group: &str, mut ids: Vec<Uuid>) -> Result<(), sqlx::Error> {
+pub(crate) async fn mark_dead(
+    pool: impl PgExecutor<'_>,
+    group: &str,
+    mut ids: Vec<Uuid>,
+) -> Result<(), sqlx::Error> {
     ids.sort_unstable();
     sqlx::query!(
         "insert into messaging.processed_message (consumer_group, message_id, processed_at, outcome)
