@@ -75,6 +75,18 @@ async fn a_refusal_behind_a_swallowed_error_is_not_mistaken_for_the_culprit() {
     scene.only_sorted(&[0, 1, 3, 4]).await;
 }
 
+#[tokio::test]
+async fn a_database_that_is_away_is_no_refusal() {
+    let scene = Scene::new(3).await;
+    scene.on(1, Act::PoolTimedOut);
+    let ended = scene.harness.deliver(&scene.handler, scene.messages()).await;
+    assert!(ended.is_err(), "{ended:?}");
+    scene.only(&[]).await;
+    scene.handler.heal(scene.orders[1].order_id);
+    scene.deliver().await;
+    scene.only(&[0, 1, 2]).await;
+}
+
 /// One run of random batches: every way to fail beside every other.
 async fn round(seed: u64) {
     const ACTS: [Act; 8] = [

@@ -31,6 +31,8 @@ pub(crate) enum Act {
     /// Fails before anything is written.
     Refuse,
     RefuseForNow,
+    /// Asks another pool first, which has no connection.
+    PoolTimedOut,
     Panic,
     /// Runs a statement of its own first, and returns its error.
     Sql(&'static str),
@@ -80,6 +82,7 @@ impl Effects {
         match self.acts.lock().unwrap().get(&order) {
             Some(Act::Refuse) => Err(Failure::permanent(anyhow::anyhow!("refused"))),
             Some(Act::RefuseForNow) => Err(Failure::transient(anyhow::anyhow!("refused for now"))),
+            Some(Act::PoolTimedOut) => Err(sqlx::Error::PoolTimedOut.into()),
             _ => Ok(()),
         }
     }
@@ -87,7 +90,7 @@ impl Effects {
     async fn act(&self, tx: &mut PgConnection, order: Uuid) -> Result<(), Failure> {
         let act = self.acts.lock().unwrap().get(&order).cloned();
         match act {
-            None | Some(Act::Refuse | Act::RefuseForNow) => {}
+            None | Some(Act::Refuse | Act::RefuseForNow | Act::PoolTimedOut) => {}
             Some(Act::Transient) => return Err(Failure::transient(anyhow::anyhow!("not now"))),
             Some(Act::Permanent) => {
                 return Err(Failure::permanent(anyhow::anyhow!("never, says kim@example.com")));
