@@ -1,4 +1,4 @@
-//! Messages in groups behind savepoints: a failure undoes its group and no more.
+//! Message by message: all at once, or in groups behind savepoints, where a failure undoes its group and no more.
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -87,18 +87,21 @@ pub(crate) struct Case<'w> {
     pub(crate) group: &'w Group,
     /// The first copy of each message, with its place among all.
     pub(crate) originals: &'w HashMap<Uuid, (usize, &'w Record)>,
+    /// All copies that were produced; those of a message without a key may lie in several partitions.
+    pub(crate) produced: &'w HashMap<Uuid, Vec<&'w Record>>,
     pub(crate) findings: Vec<Finding>,
 }
 
 /// Looks at everything. With `drained` nothing may be on its way, and every replay must have its answer.
 pub(crate) fn judge(world: &World, drained: bool) -> Verdict {
-    let mut originals = HashMap::new();
+    let (mut originals, mut produced) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
     for (place, record) in world.source.iter().enumerate() {
         originals.entry(id(record)).or_insert((place, record));
+        produced.entry(id(record)).or_default().push(record);
     }
     let mut verdict = Verdict::default();
     for group in &world.groups {
-        let mut case = Case { group, originals: &originals, findings: Vec::new() };
+        let mut case = Case { group, originals: &originals, produced: &produced, findings: Vec::new() };
         let mut counts = case.places(drained);
         case.copies();
         case.answers(drained);
@@ -177,7 +180,7 @@ impl Case<'_> {
         counts
     }
 
-    /// Every copy is what the original was.
+    /// Every copy is what was produced.
     fn copies(&mut self) {
         let group = self.group;
         for (rule, records) in [
@@ -186,16 +189,15 @@ impl Case<'_> {
             ("altered replay", &group.replays),
         ] {
             for record in records {
-                let Some((_, original)) = self.originals.get(&id(record)) else {
-                    self.find(rule, id(record), "of nothing");
-                    continue;
+                let same = |original: &&Record| {
+                    record.key == original.key
+                        && record.value == original.value
+                        && record.partition == original.partition
+                        && foreign(record).eq(foreign(original))
                 };
-                let same = record.key == original.key
-                    && record.value == original.value
-                    && record.partition == original.partition
-                    && foreign(record).eq(foreign(original));
-                if !same {
-                    self.find(rule, id(record), format!("{record:?} of {original:?}"));
+                let produced = self.produced.get(&id(record)).map_or(&[][..], Vec::as_slice);
+                if !produced.iter().any(same) {
+                    self.find(rule, id(record), format!("{record:?} of {produced:?}"));
                 }
                 let mut own = HashSet::new();
                 let repeated =

@@ -128,6 +128,18 @@ fn a_dead_row_without_a_dead_letter_and_an_altered_copy_are_found() {
 }
 
 #[test]
+fn a_copy_of_either_of_two_that_lie_in_different_partitions_is_no_altered_one() {
+    let with = |letter: Record| {
+        broken(false, |world| {
+            world.source.push(Record { partition: 1, key: None, ..record(4, "k", &[]) });
+            world.groups[0].dead_letters[1] = letter;
+        })
+    };
+    assert!(with(Record { partition: 1, key: None, ..record(4, "k", &[]) }).is_empty());
+    assert_eq!(with(Record { key: None, ..record(4, "k", &[]) }), ["altered dead letter"]);
+}
+
+#[test]
 fn a_retry_before_its_time_and_a_header_that_grows_are_found() {
     let early =
         |group: &mut Group| group.effects[0].due_at = Some(DateTime::UNIX_EPOCH + TimeDelta::seconds(1));
