@@ -10,8 +10,8 @@ use crate::{Failure, Message, Tx};
 /// Return the error of every failed statement: PostgreSQL has aborted the transaction by then, and nothing can be
 /// written in it any more. A handler that is run again starts from a clean savepoint or transaction.
 ///
-/// Refuse before you write: a message that fails before its handler has used `tx` costs no other message anything, one
-/// that fails later makes some of its batch run again.
+/// Refuse before you use `tx`, be it for reading: a message that fails then costs no other message anything, one that fails
+/// later makes some of its batch run again.
 pub trait Handler: Send + Sync + 'static {
     /// Event of the topic.
     type Event: Event;

@@ -15,9 +15,9 @@ pub enum Fault {
     Transient,
     /// `Failure::Permanent`.
     Permanent,
-    /// The same before anything is written.
+    /// `Failure::Transient` before the transaction is used.
     RefusedForNow,
-    /// The same before anything is written.
+    /// `Failure::Permanent` before the transaction is used.
     Refused,
     /// A panic.
     Panic,

@@ -111,14 +111,14 @@ impl Runner {
         group: &mut Group,
         guarded: bool,
     ) -> Result<Ran, Stop> {
-        let (mut ran, mut dirty) = (Vec::with_capacity(GROUP), None);
+        let (mut done, mut last, mut dirty) = (0, group.range.start, None);
         for index in group.range.clone() {
             if parking.waits(index, &group.failed) {
                 continue;
             }
             let message = &parking.messages[index];
             match work.one(tx, message, self.around()).await {
-                Ok(()) => ran.push(index),
+                Ok(()) => (done, last) = (done + 1, index),
                 Err(Stumble::Failed(failed)) if failed.clean => {
                     group.rule(line, message, index, failed);
                     if group.blocked.is_some() {
@@ -143,10 +143,8 @@ impl Runner {
             None => match store::next_savepoint(tx).await {
                 Ok(()) => return Ok(Ran::Kept),
                 Err(error) if is_connection_lost(&error) => return Err(Stop::runtime(error)),
-                Err(error) => match ran[..] {
-                    [only] => Ran::Failed(only, Failed::new(error.into())),
-                    _ => Ran::Swallowed,
-                },
+                Err(error) if done == 1 => Ran::Failed(last, Failed::new(error.into())),
+                Err(_) => Ran::Swallowed,
             },
         };
         store::undo(tx).await.map_err(Stop::runtime)?;

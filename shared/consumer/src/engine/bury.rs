@@ -25,16 +25,20 @@ use crate::{
 const IN_FLIGHT: usize = 64;
 
 /// How long the ends of batches are gathered: each burial costs a request to the broker and a commit, whatever it holds.
-/// Well below the shortest delay of a retry.
+/// A retry whose delay is shorter may be late by as much.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// What the ends of batches leave behind, while the next ones are handled. Dropped, it ends at its next await.
 pub(super) struct Burial {
-    /// Taken once the gathering is over.
-    grave: Arc<Mutex<Option<Grave>>>,
-    /// Ends the gathering.
-    hurry: Arc<Notify>,
+    gathering: Arc<Gathering>,
     task: AbortOnDropHandle<Result<(), Stopped>>,
+}
+
+struct Gathering {
+    /// Taken once it is over.
+    grave: Mutex<Option<Grave>>,
+    /// Ends it.
+    hurry: Notify,
 }
 
 /// Records to be published before the partition's offset moves.
@@ -47,7 +51,7 @@ pub(super) struct Grave {
     pub(super) oldest: Option<i64>,
 }
 
-impl Burial {
+impl Gathering {
     /// Adds the end of the next batch, or gives it back: it is too late.
     fn join(&self, later: Grave, place: &Place) -> Option<Grave> {
         let mut grave = self.grave.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,6 +64,12 @@ impl Burial {
         }
         None
     }
+
+    /// What was gathered, once it is over.
+    async fn gathered(&self) -> Option<Grave> {
+        let _ = timeout(GATHER, self.hurry.notified()).await;
+        self.grave.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Engine {
@@ -71,7 +81,7 @@ impl Engine {
         assignment: &mut Assignment,
     ) -> Result<(), Stopped> {
         let late = match &assignment.burial {
-            Some(burial) => burial.join(grave, &assignment.place),
+            Some(burial) => burial.gathering.join(grave, &assignment.place),
             None => Some(grave),
         };
         let Some(grave) = late else { return Ok(()) };
@@ -83,29 +93,27 @@ impl Engine {
             return Ok(());
         }
         place.state.set_oldest(grave.oldest);
-        let (hurry, oldest) = (Arc::new(Notify::new()), grave.oldest);
-        if grave.fallen.len() >= IN_FLIGHT {
-            hurry.notify_one();
+        let full = grave.fallen.len() >= IN_FLIGHT;
+        let gathering = Arc::new(Gathering { grave: Mutex::new(Some(grave)), hurry: Notify::new() });
+        if full {
+            gathering.hurry.notify_one();
         }
-        let grave = Arc::new(Mutex::new(Some(grave)));
-        let (gathered, over) = (Arc::clone(&grave), Arc::clone(&hurry));
+        let mine = Arc::clone(&gathering);
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let _ = timeout(GATHER, over.notified()).await;
-            let grave = gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(Grave { fallen, next, .. }) = grave else { return Ok(()) };
+            let Some(Grave { fallen, next, oldest }) = mine.gathered().await else { return Ok(()) };
             engine.bury(fallen, &place).await?;
             (place.advance)(next);
             place.state.clear_oldest(oldest);
             Ok(())
         }));
-        assignment.burial = Some(Burial { grave, hurry, task });
+        assignment.burial = Some(Burial { gathering, task });
         Ok(())
     }
 
     /// Waits for what [`bury_aside`](Self::bury_aside) began, without further gathering.
     pub(crate) async fn burial_ended(&self, assignment: &mut Assignment) -> Result<(), Stopped> {
         let Some(burial) = assignment.burial.take() else { return Ok(()) };
-        burial.hurry.notify_one();
+        burial.gathering.hurry.notify_one();
         match burial.task.await {
             Ok(ended) => ended,
             Err(error) => match error.try_into_panic() {

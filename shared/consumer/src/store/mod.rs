@@ -1,8 +1,9 @@
 //! All SQL of the inbox.
 //!
-//! Rows are looked up one by one, by a scalar subquery that the planner cannot turn into a join. With
-//! `message_id = any($1)`, a join or `not exists`, a plan that is made while the table is small reads the rows of the whole
-//! group by the first column of the index, and is kept until the table is analyzed: a minute or more of load.
+//! Rows are looked up one by one, by a subquery that the planner cannot turn into a join. With `message_id = any($1)`, a
+//! join or `not exists`, a plan that is made for a young table, which was never vacuumed, reads the rows of the whole group
+//! by the first column of the index, and is kept until the table is analyzed: a minute or more of load. Of a table that
+//! was vacuumed while it was nearly empty, a plan reads everything still.
 
 use chrono::{DateTime, Utc};
 use sqlx::{
@@ -184,7 +185,7 @@ pub(crate) async fn settle(tx: &mut PgConnection) -> Result<(), sqlx::Error> {
 
 /// Which of these ids were dead-lettered before.
 pub(crate) async fn already_dead(
-    pool: impl PgExecutor<'_>,
+    database: impl PgExecutor<'_>,
     group: &str,
     ids: &[Uuid],
 ) -> Result<Vec<Uuid>, sqlx::Error> {
@@ -195,7 +196,7 @@ pub(crate) async fn already_dead(
         group,
         ids,
     )
-    .fetch_all(pool)
+    .fetch_all(database)
     .await
 }
 
@@ -208,7 +209,7 @@ pub(crate) struct State {
 
 /// The rows of some messages.
 pub(crate) async fn states(
-    pool: impl PgExecutor<'_>,
+    database: impl PgExecutor<'_>,
     group: &str,
     ids: &[Uuid],
 ) -> Result<Vec<State>, sqlx::Error> {
@@ -221,13 +222,13 @@ pub(crate) async fn states(
         group,
         ids,
     )
-    .fetch_all(pool)
+    .fetch_all(database)
     .await
 }
 
 /// Marks messages whose dead letter is acknowledged. A row that is there already says as much or more.
 pub(crate) async fn mark_dead(
-    pool: impl PgExecutor<'_>,
+    database: impl PgExecutor<'_>,
     group: &str,
     mut ids: Vec<Uuid>,
 ) -> Result<(), sqlx::Error> {
@@ -239,7 +240,7 @@ pub(crate) async fn mark_dead(
         group,
         &ids,
     )
-    .execute(pool)
+    .execute(database)
     .await?;
     Ok(())
 }

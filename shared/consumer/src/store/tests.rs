@@ -1,4 +1,4 @@
-//! What the statements read, whenever their plans were made.
+//! What the statements read with a plan that was made when the table was young.
 
 use chrono::{TimeDelta, Utc};
 use sqlx::{PgConnection, postgres::types::PgInterval};
@@ -53,7 +53,7 @@ async fn all(tx: &mut PgConnection) -> Vec<(&'static str, i64)> {
 }
 
 #[tokio::test]
-async fn a_plan_made_for_a_small_table_reads_no_more_of_a_large_one() {
+async fn a_plan_made_before_the_first_vacuum_reads_no_more_of_a_large_table() {
     let database = Database::create(&[crate::migrator()]).await;
     let mut tx = database.pool.begin().await.unwrap();
     fill(&mut tx, 3).await;

@@ -14,7 +14,7 @@ use crate::park::{
 /// Those of the keys that are parked, and the ids of their parks, which cannot end before this transaction does.
 ///
 /// Sorted, so that all who lock several wait for each other in one direction only. Key by key, so that a plan that is
-/// made while the table is small does not read all the keys of the topic later on.
+/// made before the table's first vacuum does not read all the keys of the topic later on.
 pub(crate) async fn parked(
     tx: &mut PgConnection,
     group: &str,

@@ -211,7 +211,7 @@ async fn keys_are_opened_in_one_order_whatever_order_they_come_in() {
 }
 
 #[tokio::test]
-async fn asking_for_keys_reads_those_keys_only_whenever_the_plan_was_made() {
+async fn asking_for_keys_by_a_plan_made_before_the_first_vacuum_reads_those_keys_only() {
     let scene = Scene::new().await;
     let mut tx = scene.pool.begin().await.unwrap();
     let key = |byte| Key { keyless: false, bytes: vec![byte] };
