@@ -48,6 +48,9 @@ impl Failed {
 pub(crate) trait Work: Send + Sync {
     type Event: Event;
 
+    /// After a batch of which something had to be undone, as many begin with savepoints.
+    const CAREFUL: u32;
+
     /// All messages in one call, for work that has one. A message with a verdict has left nothing in the transaction.
     fn all(
         &self,
@@ -86,6 +89,8 @@ pub(crate) struct Whole<'h, H>(pub(crate) &'h H);
 
 impl<H: Handler> Work for Each<'_, H> {
     type Event = H::Event;
+    /// Failures come in runs, and a batch run twice costs more than its savepoints.
+    const CAREFUL: u32 = 20;
 
     async fn one(
         &self,
@@ -108,6 +113,8 @@ impl<H: Handler> Work for Each<'_, H> {
 
 impl<H: BatchHandler> Work for Whole<'_, H> {
     type Event = H::Event;
+    /// A call for each message costs more than a batch that is run twice, and its outcomes undo nothing.
+    const CAREFUL: u32 = 0;
 
     async fn all(
         &self,

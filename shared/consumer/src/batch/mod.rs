@@ -29,10 +29,6 @@ pub(crate) use replay::Replayed;
 pub(crate) use verdict::Verdict;
 use verdict::{Chunk, Fate, Trouble};
 
-/// After a failure as many batches start with savepoints: failures come in runs, and a batch run twice costs more
-/// than its savepoints.
-const CAREFUL_BATCHES: u32 = 20;
-
 /// Class of what could not be decoded.
 pub(crate) const DECODE: &str = "decode";
 /// Class and code of a message beyond the horizon.
@@ -153,7 +149,7 @@ impl Runner {
                 }
                 Err(Trouble::Runtime(error)) => return Round::Fault(error),
                 Err(Trouble::Failed) => {
-                    (mode, care.careful) = (Mode::Savepoints, CAREFUL_BATCHES);
+                    (mode, care.careful) = (Mode::Savepoints, W::CAREFUL);
                     (most, stopped) = (usize::MAX, None);
                 }
                 Err(Trouble::Nameless(reason)) => {
@@ -162,7 +158,7 @@ impl Runner {
                         reason,
                         "batch is run again, one message a transaction"
                     );
-                    (mode, care.careful) = (Mode::Single, CAREFUL_BATCHES);
+                    (mode, care.careful) = (Mode::Single, W::CAREFUL);
                     (most, stopped) = (usize::MAX, None);
                 }
             }
@@ -207,7 +203,7 @@ impl Runner {
             return chunk.map(|chunk| chunk.blocked);
         };
         if undone {
-            care.careful = CAREFUL_BATCHES;
+            care.careful = W::CAREFUL;
         }
         let behind = messages.split_off(fates.len());
         let mut done = Vec::with_capacity(fates.len());

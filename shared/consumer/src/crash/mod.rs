@@ -201,7 +201,8 @@ impl CrashCount {
     /// The database failed; call it again.
     pub async fn after(&self, pool: &PgPool, id: Uuid) -> Result<(), sqlx::Error> {
         store::after(pool, &self.0.place.group, id).await?;
-        self.change(|state| state.begun = None);
+        // Another one may have been begun since: the clean end must still take that one back.
+        self.change(|state| state.begun = state.begun.filter(|begun| *begun != id));
         Ok(())
     }
 

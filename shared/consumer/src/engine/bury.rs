@@ -1,6 +1,7 @@
 //! Publishing what leaves a partition: acknowledged first, then the `dead` rows. The caller moves the offset after both.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -57,8 +58,10 @@ impl Gathering {
         let mut grave = self.grave.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(grave) = grave.as_mut() else { return Some(later) };
         grave.fallen.extend(later.fallen);
-        grave.next = later.next;
+        grave.next = grave.next.max(later.next);
         place.state.set_oldest(grave.oldest);
+        // Before anything of it is published, which may block the partition again.
+        place.state.unblock();
         if grave.fallen.len() >= IN_FLIGHT {
             self.hurry.notify_one();
         }
@@ -86,6 +89,7 @@ impl Engine {
         };
         let Some(grave) = late else { return Ok(()) };
         self.burial_ended(assignment).await?;
+        assignment.place.state.unblock();
         let (engine, place) = (Arc::clone(self), assignment.place.clone());
         if grave.fallen.is_empty() {
             (place.advance)(grave.next);
@@ -124,7 +128,8 @@ impl Engine {
         }
     }
 
-    pub(super) async fn bury(&self, fallen: Vec<Fallen>, place: &Place) -> Result<(), Stopped> {
+    /// One id twice: the first copy speaks for both, as in a batch. Each replay is answered for itself.
+    pub(super) async fn bury(&self, mut fallen: Vec<Fallen>, place: &Place) -> Result<(), Stopped> {
         if fallen.is_empty() {
             return Ok(());
         }
@@ -142,12 +147,13 @@ impl Engine {
         let known = self.insist(place, metrics::DATABASE, look).await?;
         let crashed: Vec<_> =
             fallen.iter().filter(|fallen| fallen.class == CRASH).map(|fallen| fallen.id).collect();
-        let count = fallen.len();
+        let (count, mut seen) = (fallen.len(), HashSet::with_capacity(fallen.len()));
+        fallen.retain(|fallen| place.is_replay() || seen.insert(fallen.id));
         let new = fallen.into_iter().filter(|fallen| !known.contains(&fallen.id.as_uuid()));
         let publishing: Vec<_> = new.map(|fallen| self.publish(fallen, place)).collect();
-        let published = publishing.len();
+        let duplicates = count - publishing.len();
         let mut publishing = stream::iter(publishing).buffered(IN_FLIGHT);
-        let mut dead = known;
+        let mut dead = Vec::new();
         while let Some(ended) = publishing.next().await {
             dead.extend(ended?);
         }
@@ -161,9 +167,8 @@ impl Engine {
             self.ended(id, place).await?;
         }
         let metrics = &self.runner.metrics;
-        let duplicates = count - published;
-        metrics.count(metrics::DEAD, topic, group, buried - duplicates);
-        metrics.count(metrics::RETRIED, topic, group, count - buried);
+        metrics.count(metrics::DEAD, topic, group, buried);
+        metrics.count(metrics::RETRIED, topic, group, count - duplicates - buried);
         metrics.count(metrics::DUPLICATE, topic, group, duplicates);
         Ok(())
     }

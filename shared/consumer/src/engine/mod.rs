@@ -124,7 +124,6 @@ impl Engine {
             let oldest = pending.oldest();
             let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
             if pending.is_empty() && (!fallen.is_empty() || assignment.burial.is_some()) {
-                state.unblock();
                 let grave = Grave { fallen, next: pending.end(), oldest };
                 return self.bury_aside(grave, assignment).await;
             }

@@ -1,7 +1,7 @@
 //! Batch handlers with an outcome per message: what is done stays done, what failed takes only itself away.
 
 use waybill_consumer::Subscription;
-use waybill_event::{Event, OrderEvent, headers};
+use waybill_event::{Event, MessageId, OrderEvent, headers};
 use waybill_testkit::eventually;
 
 use crate::{
@@ -93,6 +93,31 @@ async fn a_batch_handler_that_panics_or_deadlocks_is_run_again_message_by_messag
         let delivered = scene.deliver_batch().await;
         let dead = usize::from(matches!(act, Act::Panic));
         assert_eq!((delivered.dead.len(), delivered.done.len()), (dead, 3 - dead), "{act:?}");
+    }
+}
+
+/// Message by message it is many times slower, so one bad batch must not make those behind it so, least of all while each
+/// has something to refuse.
+#[tokio::test]
+async fn behind_a_batch_that_was_run_message_by_message_batches_are_whole_again() {
+    let busy = "do $$ begin raise exception 'busy' using errcode = '40P01'; end $$";
+    for act in [Act::Panic, Act::SqlOnce(busy), Act::Swallow("select no_such_column")] {
+        let mut scene = Scene::new(9).await;
+        scene.on(4, act.clone());
+        scene.deliver_batch().await;
+        assert!(scene.handler.batches().contains(&1), "{act:?}: {:?}", scene.handler.batches());
+        scene.handler.heal(scene.orders[4].order_id);
+        scene.deliver_batch().await;
+        for refuses in [false, true, true] {
+            (scene.orders, scene.ids) = (orders(9), (0..9).map(|_| MessageId::new()).collect());
+            if refuses {
+                scene.on(2, Act::Permanent);
+            }
+            let before = scene.handler.batches().len();
+            let delivered = scene.deliver_batch().await;
+            assert_eq!(delivered.dead.len(), usize::from(refuses));
+            assert_eq!(scene.handler.batches()[before..], [9], "{act:?}");
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What fails for good goes to the dead-letter topic as it came, and only then moves the offset.
 
-use waybill_consumer::{VALUE_BYTES, metrics};
+use std::time::Duration;
+
+use waybill_consumer::{RetryPolicy, Settings, Subscription, VALUE_BYTES, metrics, retry_topic};
 use waybill_event::{Event, MessageId, OrderEvent, headers};
 use waybill_testkit::{Topics, eventually};
 
@@ -169,6 +171,66 @@ async fn no_batch_behind_a_dead_letter_moves_the_offset_before_it_is_there() {
     until_committed(&topics, 0, 4).await;
     assert_eq!(effects(&database.pool).await, ids(&orders[1..]));
     assert_eq!(topics.read(&dead_letter_topic()).await.len(), 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusing_dead_letter_topic_shows_also_while_the_next_batch_ends() {
+    let (database, handler) = (database().await, Effects::default());
+    let topics = Topics::create(&[OrderEvent::TOPIC], 1).await;
+    let (orders, source) = (orders(2), Source::new(&topics));
+    handler.on(orders[0].order_id, Act::Permanent);
+    handler.on(orders[1].order_id, Act::Permanent);
+    source.orders(0, &orders[..1]).await;
+    let mut settings = settings(&topics);
+    // Seldom tried, so that the next refusal does not cover it up.
+    settings.retry_min = Duration::from_secs(20);
+    settings.retry_max = Duration::from_secs(20);
+    let running = Running::start(&database.pool, settings, each(&handler));
+    let shown = || running.status.blocked().pop().map(|blocked| blocked.reason);
+    eventually(async || shown().filter(|reason| *reason == metrics::DEAD_LETTER).ok_or("not blocked")).await;
+    source.orders(0, &orders[1..]).await;
+    let mut after = 0;
+    while after < 100 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        after += handler.calls(orders[1].order_id);
+        assert_eq!(shown(), Some(metrics::DEAD_LETTER));
+    }
+    running.stop().await;
+}
+
+/// Neither has a row yet on which the second could be skipped.
+#[tokio::test]
+async fn two_copies_that_are_gathered_together_are_published_once() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let delay = Duration::from_millis(500);
+    topics.add(&retry_topic("", OrderEvent::TOPIC, GROUP, delay), 1, &[]).await;
+    let (orders, source) = (orders(3), Source::new(&topics));
+    handler.on(orders[0].order_id, Act::Permanent);
+    handler.on(orders[1].order_id, Act::Transient);
+    let ids: Vec<_> = (0..2).map(|_| MessageId::new()).collect();
+    let unreadable = MessageId::new();
+    for _ in 0..2 {
+        source.order(0, &orders[0], ids[0]).await;
+        source.order(0, &orders[1], ids[1]).await;
+        let id = unreadable.to_string();
+        source.raw(0, None, Some(b"no event"), &[(headers::CE_ID, Some(id.as_bytes()))]).await;
+    }
+    source.order(0, &orders[2], MessageId::new()).await;
+    // Each record a batch of its own.
+    let settings = Settings { batch_size: 1, ..settings(&topics) };
+    let policy = RetryPolicy { tiers: vec![delay], ..RetryPolicy::default() };
+    let subscription = Subscription::new(OrderEvent::TOPIC, GROUP).retry(policy);
+    let running = Running::start(&database.pool, settings, subscription.handler(handler.clone()));
+    until_committed(&topics, 0, 7).await;
+    let (known, dead) = (inbox(&database.pool).await, topics.read(&dead_letter_topic()).await);
+    let count = |id: &MessageId| {
+        let id = id.to_string();
+        dead.iter().filter(|dead| dead.header(headers::CE_ID) == Some(id.as_str())).count()
+    };
+    assert_eq!((count(&ids[0]), count(&unreadable)), (1, 1));
+    assert_eq!([ids[0], unreadable].map(|id| known[&id.as_uuid()].clone()), ["dead", "dead"]);
+    assert_eq!(topics.read(&retry_topic("", OrderEvent::TOPIC, GROUP, delay)).await.len(), 1);
     running.stop().await;
 }
 

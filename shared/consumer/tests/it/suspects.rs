@@ -31,6 +31,19 @@ async fn a_clean_end_takes_back_its_own_time_and_not_those_that_crashed() {
     assert_eq!(process().before(pool, message, None).await.unwrap(), Verdict::Crash);
 }
 
+/// A dead letter's end comes when the next message has long been begun.
+#[tokio::test]
+async fn a_clean_end_takes_back_what_was_begun_last_also_when_an_earlier_one_ends_after_it() {
+    let database = database().await;
+    let (pool, earlier, last) = (&database.pool, Uuid::now_v7(), Uuid::now_v7());
+    let process = process();
+    process.before(pool, earlier, None).await.unwrap();
+    process.before(pool, last, None).await.unwrap();
+    process.after(pool, earlier).await.unwrap();
+    process.clean_end(pool).await.unwrap();
+    assert!(suspects(pool).await.is_empty());
+}
+
 #[tokio::test]
 async fn whatever_ends_in_order_is_no_suspect() {
     let database = database().await;
