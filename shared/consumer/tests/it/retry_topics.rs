@@ -7,7 +7,7 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::FutureRecord,
 };
-use waybill_consumer::{RetryPolicy, Settings, Subscribed, Subscription, metrics, retry_topic};
+use waybill_consumer::{RetryPolicy, Subscribed, Subscription, metrics, retry_topic};
 use waybill_event::{Event, MessageId, OrderEvent, headers, time::ce_time};
 use waybill_testkit::{Topics, eventually, topics::Record};
 
@@ -323,20 +323,29 @@ async fn a_record_too_large_for_its_retry_topic_is_dead_and_not_stuck() {
 
 #[tokio::test]
 async fn two_copies_on_their_way_have_one_effect() {
-    let (database, topics, handler) = (database().await, with_long_tier(1).await, Effects::default());
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    // Time enough for the second copy to fail before the first is tried again.
+    let delay = 8_000;
+    topics.add(&tier(delay), 1, &[]).await;
     let (orders, source) = (orders(1), Source::new(&topics));
     handler.on(orders[0].order_id, Act::Transient);
     let id = source.orders(0, &orders).await[0];
+    let subscribed = subscription(&[delay]).handler(handler.clone());
+    let running = Running::start(&database.pool, settings(&topics), subscribed);
+    let there = async |count| {
+        eventually(async || {
+            let found = topics.read(&tier(delay)).await.len();
+            if found == count { Ok(()) } else { Err(format!("{found} of {count}")) }
+        })
+        .await;
+    };
+    there(1).await;
     // As a crash between the retry's acknowledgement and the offset leaves it.
     source.order(0, &orders[0], id).await;
-    let mut settings: Settings = settings(&topics);
-    settings.batch_size = 1;
-    let running = Running::start(&database.pool, settings, subscription(&[LONG]).handler(handler.clone()));
-    let both = async || if topics.read(&tier(LONG)).await.len() == 2 { Ok(()) } else { Err("not both") };
-    eventually(both).await;
+    there(2).await;
     handler.heal(orders[0].order_id);
     let moved =
-        async || topics.committed(GROUP, &tier(LONG), 0).await.filter(|next| *next == 2).ok_or("not moved");
+        async || topics.committed(GROUP, &tier(delay), 0).await.filter(|next| *next == 2).ok_or("not moved");
     eventually(moved).await;
     assert_eq!(effects(&database.pool).await, ids(&orders));
     running.stop().await;
