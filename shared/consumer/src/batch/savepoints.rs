@@ -35,14 +35,19 @@ impl Group {
         Self { range, failed: BTreeMap::new(), blocked: None }
     }
 
-    /// What becomes of a message that has failed. When it is held, nothing behind it in the partition is handled first.
-    fn rule<E>(&mut self, line: &Line, message: &Message<E>, index: usize, failed: Failed) {
+    /// What becomes of a message that has failed. When it is held, which is returned, nothing behind it in the partition
+    /// is handled first.
+    fn rule<E>(&mut self, line: &Line, message: &Message<E>, index: usize, failed: Failed) -> bool {
         match line.rule(message, failed) {
-            Ok(fate) => drop(self.failed.insert(index, fate)),
+            Ok(fate) => {
+                self.failed.insert(index, fate);
+                false
+            }
             Err(failed) => {
                 self.range.end = index;
                 self.failed.split_off(&index);
                 self.blocked = Some(failed);
+                true
             }
         }
     }
@@ -120,8 +125,8 @@ impl Runner {
             match work.one(tx, message, self.around()).await {
                 Ok(()) => (done, last) = (done + 1, index),
                 Err(Stumble::Failed(failed)) if failed.clean => {
-                    group.rule(line, message, index, failed);
-                    if group.blocked.is_some() {
+                    // Not by `blocked`, which may be of an earlier run: whatever is still in the range is handled.
+                    if group.rule(line, message, index, failed) {
                         break;
                     }
                 }

@@ -1,17 +1,20 @@
 //! A message that is refused before its handler has used the transaction: nothing of it is there, nothing is undone for
 //! it, and no other message is handled twice for its sake.
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use waybill_consumer::{AfterDead, RetryPolicy, Subscription, retry_topic};
+use sqlx::PgConnection;
+use waybill_consumer::{
+    AfterDead, BatchHandler, Failure, Handler, Message, Outcome, RetryPolicy, Subscription, Tx, retry_topic,
+};
 use waybill_event::{Event, MessageId, OrderEvent};
 
 use crate::{
     harness::Scene,
     support::{
-        Act, Effects, GROUP, Running, Source, database, effects, ids, inbox, order, orders, settings, topics,
-        until_committed, until_effects,
+        Act, Batches, Effects, GROUP, Running, Source, database, effects, ids, inbox, order, orders,
+        settings, sorted, topics, until_committed, until_effects,
     },
 };
 
@@ -144,6 +147,108 @@ async fn every_way_to_fail_beside_every_other_leaves_what_is_done_and_no_more() 
     for seed in (0..12).map(|n| base.wrapping_add(n)) {
         println!("seed {seed}: run it again by WAYBILL_SEED={seed}");
         round(seed).await;
+    }
+}
+
+/// Says something else each time that it is asked, as one does that asks the clock or another service.
+struct Moody {
+    dice: Mutex<StdRng>,
+    committed: Effects,
+}
+
+impl Moody {
+    fn mood(&self) -> Option<Act> {
+        const MOODS: [Act; 8] = [
+            Act::Refuse,
+            Act::RefuseForNow,
+            Act::Permanent,
+            Act::Transient,
+            Act::Transient,
+            Act::Panic,
+            Act::Swallow("select no_such_column"),
+            Act::Sql("select 1 / 0"),
+        ];
+        let mut dice = self.dice.lock().unwrap();
+        dice.random_bool(0.15).then(|| MOODS[dice.random_range(0..MOODS.len())].clone())
+    }
+}
+
+impl Handler for Moody {
+    type Event = OrderEvent;
+
+    async fn handle(&self, tx: &mut Tx<'_>, message: &Message<OrderEvent>) -> Result<(), Failure> {
+        let effects = Effects::default();
+        if let Some(mood) = self.mood() {
+            effects.on(message.event.order_id, mood);
+        }
+        effects.handle(tx, message).await
+    }
+
+    fn committed(&self, messages: &[Message<OrderEvent>]) {
+        Handler::committed(&self.committed, messages);
+    }
+}
+
+impl BatchHandler for Moody {
+    type Event = OrderEvent;
+
+    async fn handle(
+        &self,
+        tx: &mut PgConnection,
+        messages: &[Message<OrderEvent>],
+    ) -> Result<Vec<Outcome>, Failure> {
+        let effects = Effects::default();
+        for message in messages {
+            if let Some(mood) = self.mood() {
+                effects.on(message.event.order_id, mood);
+            }
+        }
+        Batches(effects).handle(tx, messages).await
+    }
+
+    fn committed(&self, messages: &[Message<OrderEvent>]) {
+        Handler::committed(&self.committed, messages);
+    }
+}
+
+/// One batch until nothing of it is left. What is told is what is there, after each delivery.
+async fn moody(seed: u64, whole: bool) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let scene = Scene::new(dice.random_range(1..40)).await;
+    let moody = Moody { dice: Mutex::new(dice), committed: Effects::default() };
+    let (mut left, mut done) = (scene.messages(), Vec::new());
+    for _ in 0..500 {
+        let delivered = match whole {
+            true => scene.harness.deliver_batch(&moody, left).await.unwrap(),
+            false => scene.harness.deliver(&moody, left).await.unwrap(),
+        };
+        done.extend(delivered.done);
+        let orders: Vec<_> = done.iter().map(|id| scene.orders[at(&scene, *id)].order_id).collect();
+        assert_eq!(scene.effects().await, orders, "seed {seed}: each effect once, in order, and no other");
+        let known = sorted(done.iter().map(|id| id.as_uuid()).collect());
+        assert_eq!(scene.inbox().await, known, "seed {seed}: a row for each effect and for nothing else");
+        assert_eq!(moody.committed.committed(), done, "seed {seed}: told to the handler");
+        let waits: Vec<_> =
+            delivered.blocked.iter().map(|(id, _)| *id).chain(delivered.waiting.iter().copied()).collect();
+        left = scene.messages();
+        left.retain(|message| waits.contains(&message.id));
+        if left.is_empty() {
+            return;
+        }
+    }
+    panic!("seed {seed}: never ends");
+}
+
+#[tokio::test]
+async fn a_handler_that_judges_otherwise_when_it_is_asked_again_has_an_effect_for_each_done_row() {
+    let given = std::env::var("WAYBILL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let base: u64 = given.unwrap_or_else(rand::random);
+    for seed in (0..60).map(|n| base.wrapping_add(n)) {
+        println!("seed {seed}: run it again by WAYBILL_SEED={seed}");
+        moody(seed, false).await;
+        if seed % 3 == 0 {
+            moody(seed, true).await;
+        }
     }
 }
 
