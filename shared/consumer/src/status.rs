@@ -63,9 +63,32 @@ pub(crate) struct PartitionState {
     /// Stands still in the client, with records to read and nobody who paused it.
     pub(crate) stalled: AtomicBool,
     pub(crate) buffer: Buffered,
+    /// The worker's batch.
+    pub(crate) batch: Front,
+    /// What earlier batches left and is still to be published.
+    pub(crate) burial: Front,
+}
+
+/// How far one of a partition's two tasks is. Each writes its own: what ends in one says nothing of the other.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
     /// Record timestamp of the oldest message taken and not finished, milliseconds; 0 when there is none.
     oldest_ms: AtomicI64,
     blocked: Mutex<Option<(&'static str, String)>>,
+}
+
+impl Front {
+    pub(crate) fn set_oldest(&self, timestamp_ms: Option<i64>) {
+        self.oldest_ms.store(timestamp_ms.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(crate) fn block(&self, reason: &'static str, error: String) {
+        *lock(&self.blocked) = Some((reason, error));
+    }
+
+    pub(crate) fn unblock(&self) {
+        *lock(&self.blocked) = None;
+    }
 }
 
 impl PartitionState {
@@ -77,35 +100,18 @@ impl PartitionState {
             paused: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             buffer: Buffered::default(),
-            oldest_ms: AtomicI64::new(0),
-            blocked: Mutex::new(None),
+            batch: Front::default(),
+            burial: Front::default(),
         })
-    }
-
-    pub(crate) fn set_oldest(&self, timestamp_ms: Option<i64>) {
-        self.oldest_ms.store(timestamp_ms.unwrap_or(0), Ordering::Relaxed);
-    }
-
-    /// Nothing is left, unless something else has become the oldest meanwhile.
-    pub(crate) fn clear_oldest(&self, timestamp_ms: Option<i64>) {
-        let was = timestamp_ms.unwrap_or(0);
-        let _ = self.oldest_ms.compare_exchange(was, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Seconds since the oldest unfinished message was written; 0 when there is none.
     pub(crate) fn oldest_age(&self, now_ms: i64) -> f64 {
-        match self.oldest_ms.load(Ordering::Relaxed) {
-            0 => 0.0,
-            oldest => now_ms.saturating_sub(oldest).max(0) as f64 / 1_000.0,
+        let both = [&self.batch, &self.burial].map(|front| front.oldest_ms.load(Ordering::Relaxed));
+        match both.into_iter().filter(|oldest| *oldest != 0).min() {
+            None => 0.0,
+            Some(oldest) => now_ms.saturating_sub(oldest).max(0) as f64 / 1_000.0,
         }
-    }
-
-    pub(crate) fn block(&self, reason: &'static str, error: String) {
-        *lock(&self.blocked) = Some((reason, error));
-    }
-
-    pub(crate) fn unblock(&self) {
-        *lock(&self.blocked) = None;
     }
 
     pub(crate) fn blocked(&self) -> Option<Blocked> {
@@ -113,7 +119,9 @@ impl PartitionState {
             let text = "the client delivers nothing although there is something to read".to_owned();
             self.stalled.load(Ordering::Relaxed).then_some((metrics::STALLED, text))
         };
-        let (reason, error) = lock(&self.blocked).clone().or_else(stalled)?;
+        // The batch may wait for the burial, but not the other way round.
+        let batch = || lock(&self.batch.blocked).clone();
+        let (reason, error) = lock(&self.burial.blocked).clone().or_else(batch).or_else(stalled)?;
         let (group, topic, partition) = (self.group.clone(), self.topic.clone(), self.partition);
         Some(Blocked { group, topic, partition, reason, error })
     }
@@ -219,4 +227,44 @@ fn key(partition: &PartitionState) -> Key {
 /// The maps hold plain values, whole after every statement: a panic elsewhere does not spoil them.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(partition: &PartitionState) -> Option<&'static str> {
+        partition.blocked().map(|blocked| blocked.reason)
+    }
+
+    #[test]
+    fn what_ends_in_one_task_of_a_partition_hides_nothing_of_the_other() {
+        let partition = PartitionState::new("group", "topic", 0);
+        partition.burial.block(metrics::DEAD_LETTER, "refused".to_owned());
+        partition.batch.block(metrics::STOPPED, "a bad deployment".to_owned());
+        assert_eq!(reason(&partition), Some(metrics::DEAD_LETTER));
+        partition.burial.unblock();
+        assert_eq!(reason(&partition), Some(metrics::STOPPED));
+        partition.burial.block(metrics::DEAD_LETTER, "refused".to_owned());
+        partition.batch.unblock();
+        assert_eq!(reason(&partition), Some(metrics::DEAD_LETTER));
+        partition.burial.unblock();
+        assert_eq!(reason(&partition), None);
+    }
+
+    #[test]
+    fn a_partition_is_as_old_as_the_older_of_its_tasks() {
+        let partition = PartitionState::new("group", "topic", 0);
+        partition.burial.set_oldest(Some(1_000));
+        partition.batch.set_oldest(Some(61_000));
+        assert_eq!(partition.oldest_age(71_000), 70.0);
+        partition.burial.set_oldest(None);
+        assert_eq!(partition.oldest_age(71_000), 10.0);
+        // Of the same millisecond: still two.
+        partition.burial.set_oldest(Some(61_000));
+        partition.burial.set_oldest(None);
+        assert_eq!(partition.oldest_age(71_000), 10.0);
+        partition.batch.set_oldest(None);
+        assert_eq!(partition.oldest_age(71_000), 0.0);
+    }
 }

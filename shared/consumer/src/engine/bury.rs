@@ -54,14 +54,11 @@ pub(super) struct Grave {
 
 impl Gathering {
     /// Adds the end of the next batch, or gives it back: it is too late.
-    fn join(&self, later: Grave, place: &Place) -> Option<Grave> {
+    fn join(&self, later: Grave) -> Option<Grave> {
         let mut grave = self.grave.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(grave) = grave.as_mut() else { return Some(later) };
         grave.fallen.extend(later.fallen);
         grave.next = grave.next.max(later.next);
-        place.state.set_oldest(grave.oldest);
-        // Before anything of it is published, which may block the partition again.
-        place.state.unblock();
         if grave.fallen.len() >= IN_FLIGHT {
             self.hurry.notify_one();
         }
@@ -84,19 +81,17 @@ impl Engine {
         assignment: &mut Assignment,
     ) -> Result<(), Stopped> {
         let late = match &assignment.burial {
-            Some(burial) => burial.gathering.join(grave, &assignment.place),
+            Some(burial) => burial.gathering.join(grave),
             None => Some(grave),
         };
         let Some(grave) = late else { return Ok(()) };
         self.burial_ended(assignment).await?;
-        assignment.place.state.unblock();
-        let (engine, place) = (Arc::clone(self), assignment.place.clone());
+        let (engine, place) = (Arc::clone(self), Place { aside: true, ..assignment.place.clone() });
         if grave.fallen.is_empty() {
             (place.advance)(grave.next);
-            place.state.set_oldest(None);
             return Ok(());
         }
-        place.state.set_oldest(grave.oldest);
+        place.front().set_oldest(grave.oldest);
         let full = grave.fallen.len() >= IN_FLIGHT;
         let gathering = Arc::new(Gathering { grave: Mutex::new(Some(grave)), hurry: Notify::new() });
         if full {
@@ -104,10 +99,10 @@ impl Engine {
         }
         let mine = Arc::clone(&gathering);
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let Some(Grave { fallen, next, oldest }) = mine.gathered().await else { return Ok(()) };
+            let Some(Grave { fallen, next, .. }) = mine.gathered().await else { return Ok(()) };
             engine.bury(fallen, &place).await?;
             (place.advance)(next);
-            place.state.clear_oldest(oldest);
+            place.front().set_oldest(None);
             Ok(())
         }));
         assignment.burial = Some(Burial { gathering, task });
@@ -215,13 +210,13 @@ impl Engine {
             match attempt().await {
                 Ok(value) => {
                     if blocked {
-                        place.state.unblock();
+                        place.front().unblock();
                     }
                     return Ok(value);
                 }
                 Err(error) => {
                     tracing::warn!(partition = ?place.state, reason, %error, "blocked");
-                    place.state.block(reason, error.to_string());
+                    place.front().block(reason, error.to_string());
                     blocked = true;
                 }
             }

@@ -24,7 +24,7 @@ use crate::{
     record::Record,
     redirect::{Publisher, error_text},
     settings::Settings,
-    status::PartitionState,
+    status::{Front, PartitionState},
     work::Work,
 };
 use bury::{Burial, Grave};
@@ -59,11 +59,18 @@ pub(crate) struct Place {
     /// The next offset to be read, as far as the broker has acknowledged it in this assignment; -1: nothing yet.
     pub(crate) committed: Arc<dyn Fn() -> i64 + Send + Sync>,
     pub(crate) crash: CrashCount,
+    /// Not the partition's worker, but what publishes beside it.
+    pub(crate) aside: bool,
 }
 
 impl Place {
     pub(crate) fn is_replay(&self) -> bool {
         self.kind == Kind::Replay
+    }
+
+    /// Where this task shows how far it is.
+    fn front(&self) -> &Front {
+        if self.aside { &self.state.burial } else { &self.state.batch }
     }
 }
 
@@ -119,13 +126,14 @@ impl Engine {
         let mode = self.mode(pending.reached(), pending.end(), assignment).await?;
         let mut waits = Waits::new(&self.runner.settings);
         while !pending.is_empty() {
-            state.set_oldest(pending.oldest());
+            state.batch.set_oldest(pending.oldest());
             self.room(assignment).await?;
             let oldest = pending.oldest();
             let (round, fallen) = self.round(&work, &mut pending, mode, assignment).await?;
             if pending.is_empty() && (!fallen.is_empty() || assignment.burial.is_some()) {
                 let grave = Grave { fallen, next: pending.end(), oldest };
-                return self.bury_aside(grave, assignment).await;
+                self.bury_aside(grave, assignment).await?;
+                break;
             }
             // What earlier batches left on its way comes first.
             self.burial_ended(assignment).await?;
@@ -136,13 +144,13 @@ impl Engine {
             }
             let Some(obstacle) = obstacle(round, &mut pending, assignment) else { continue };
             let wait = waits.of(obstacle.reason);
-            state.block(obstacle.reason, obstacle.error);
+            state.batch.block(obstacle.reason, obstacle.error);
             if !wait.wait(&assignment.place.stop).await {
                 return Err(Stopped);
             }
         }
-        state.unblock();
-        state.set_oldest(None);
+        state.batch.unblock();
+        state.batch.set_oldest(None);
         Ok(())
     }
 

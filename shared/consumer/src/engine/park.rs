@@ -100,12 +100,12 @@ impl Engine {
             let left = || line.room.is_left(&runner.pool, &runner.group, &line.source, park);
             if self.insist(place, metrics::DATABASE, left).await? {
                 if blocked {
-                    place.state.unblock();
+                    place.state.batch.unblock();
                 }
                 return Ok(());
             }
             let error = format!("{} keys or {} messages are parked", park.max_keys, park.max_rows);
-            place.state.block(metrics::PARK_FULL, error);
+            place.state.batch.block(metrics::PARK_FULL, error);
             blocked = true;
             if !backoff.wait(&place.stop).await {
                 return Err(Stopped);
@@ -207,8 +207,11 @@ impl Outside for Aside {
     async fn begin(&self, leave: &Leave, id: MessageId, replay: Option<Uuid>) -> anyhow::Result<Begun> {
         let (runner, id) = (&self.engine.runner, id.as_uuid());
         leave.pass.tries(id);
-        let place = format!("{} (park)", self.line.source);
-        let crash = CrashCount::new(runner.group.as_str(), place, NO_PARTITION);
+        // One whose end could not be stored has not ended the process: begun again by the same count, it counts once.
+        let crash = lock(&self.begun).get(&id).cloned().unwrap_or_else(|| {
+            let place = format!("{} (park)", self.line.source);
+            CrashCount::new(runner.group.as_str(), place, NO_PARTITION)
+        });
         if !leave.is_alone() && crash.suspects(&runner.pool, id).await? == Mode::Suspect {
             return Ok(Begun::Alone);
         }

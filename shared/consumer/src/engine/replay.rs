@@ -32,15 +32,15 @@ impl Engine {
         let mode = self.mode(first, last + 1, assignment).await?;
         for record in records {
             let (next, record) = (record.offset + 1, Arc::new(record));
-            state.set_oldest(record.timestamp_ms);
+            state.batch.set_oldest(record.timestamp_ms);
             let fallen = self.replay(work, &record, mode, assignment).await?;
             // A dead letter again is acknowledged, an outcome told, before the offset moves: a crash in between
             // repeats either, under the same ids.
             self.bury(fallen.into_iter().collect(), &assignment.place).await?;
-            state.unblock();
+            state.batch.unblock();
             (assignment.place.advance)(next);
         }
-        state.set_oldest(None);
+        state.batch.set_oldest(None);
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Engine {
             };
             let error = error_text(&error);
             tracing::warn!(partition = ?place.state, reason, error, "replay is tried again");
-            place.state.block(reason, error);
+            place.state.batch.block(reason, error);
             if !waits.of(reason).wait(&place.stop).await {
                 return Err(Stopped);
             }
@@ -108,7 +108,7 @@ impl Engine {
             match record.decode::<E>() {
                 Ok(message) => return Ok(Ok(message)),
                 Err(error) if error.unknown_schema && !assignment.patience.is_over(&error.text) => {
-                    assignment.place.state.block(metrics::UNKNOWN_SCHEMA, error.text);
+                    assignment.place.state.batch.block(metrics::UNKNOWN_SCHEMA, error.text);
                     if !waits.of(metrics::UNKNOWN_SCHEMA).wait(&assignment.place.stop).await {
                         return Err(Stopped);
                     }

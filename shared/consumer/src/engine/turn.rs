@@ -37,7 +37,7 @@ impl Engine {
             BreakerPhase::Stopped => Some(metrics::STOPPED),
         };
         if let Some(reason) = reason {
-            place.state.block(reason, state.reason.unwrap_or_default());
+            place.state.batch.block(reason, state.reason.unwrap_or_default());
         }
         let leave = async {
             let pass = breaker.admit().await;
@@ -48,7 +48,7 @@ impl Engine {
         match place.stop.run_until_cancelled(leave).await.flatten() {
             Some(turn) if !place.stop.is_cancelled() => {
                 if reason.is_some() && !turn.pass.is_probe() {
-                    place.state.unblock();
+                    place.state.batch.unblock();
                 }
                 Ok(turn)
             }

@@ -66,6 +66,7 @@ impl Member {
             advance: Arc::new(move |next| offsets.finished(&of, epoch, next)),
             committed: Arc::new(move || known.acknowledged(&asked, epoch)),
             crash: CrashCount::new(self.group.as_str(), topic, partition),
+            aside: false,
         };
         let assignment = Assignment::new(place, Patience::new(self.settings.schema_patience));
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&route.lane));

@@ -157,7 +157,7 @@ pub(crate) fn sizes_of(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use chrono::Utc;
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::record::Record;
 
-    fn dead(given: Headers, text: &str) -> Fallen {
+    pub(crate) fn dead(given: Headers, text: &str) -> Fallen {
         let record = Record {
             topic: "orders.v1".into(),
             partition: 3,

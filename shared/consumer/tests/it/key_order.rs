@@ -244,3 +244,33 @@ async fn above_the_cap_the_partition_stops_visibly_and_goes_on_with_room() {
     assert_eq!(of(&database.pool, &all).await, ids(&all));
     running.stop().await;
 }
+
+/// The handler has ended each time; that its end could not be stored is the database's fault.
+#[tokio::test]
+async fn a_head_whose_end_cannot_be_stored_is_not_taken_for_one_that_ends_the_process() {
+    let (database, topics, handler) = (database().await, topics(1).await, Effects::default());
+    let order = order();
+    handler.on(order.order_id, Act::RefuseForNow);
+    produce(&topics, Some("a"), std::slice::from_ref(&order)).await;
+    let running = Running::start(
+        &database.pool,
+        settings(&topics),
+        subscription(AfterDead::Continue).handler(handler.clone()),
+    );
+    until_parked(&database.pool, 1).await;
+    let refuse = "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no'; end $$; \
+                  create trigger refuse before delete on messaging.suspect execute function refuse()";
+    sqlx::raw_sql(refuse).execute(&database.pool).await.unwrap();
+    handler.heal(order.order_id);
+    let tried = async || match handler.calls(order.order_id) {
+        7.. => Ok(()),
+        calls => Err(calls),
+    };
+    eventually(tried).await;
+    assert!(effects(&database.pool).await.is_empty());
+    sqlx::raw_sql("drop trigger refuse on messaging.suspect").execute(&database.pool).await.unwrap();
+    until_parked(&database.pool, 0).await;
+    assert_eq!(effects(&database.pool).await, [order.order_id]);
+    assert!(topics.read(&dead_letter_topic()).await.is_empty());
+    running.stop().await;
+}
