@@ -18,7 +18,7 @@ pub(super) async fn partitions(
 ) -> anyhow::Result<HashMap<String, i32>> {
     let sender = sender.clone();
     let asked = tokio::task::spawn_blocking(move || -> KafkaResult<HashMap<String, i32>> {
-        let producer = sender.producer();
+        let producer = sender.producer()?;
         let mut found = HashMap::new();
         for name in topics {
             let metadata = producer.client().fetch_metadata(Some(&name), TIMEOUT)?;

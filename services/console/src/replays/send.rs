@@ -31,11 +31,34 @@ const OURS: &str = "waybill-";
 pub struct Sender(Arc<Inner>);
 
 struct Inner {
-    config: ClientConfig,
-    producer: Mutex<FutureProducer>,
+    together: Renewed,
     /// The broker refuses a batch for its size as a whole: which record is at fault shows only alone.
-    alone: FutureProducer,
+    alone: Renewed,
     denied: Vec<String>,
+}
+
+/// An idempotent producer may end for good; then there is a new one.
+struct Renewed {
+    config: ClientConfig,
+    current: Mutex<FutureProducer>,
+}
+
+impl Renewed {
+    fn new(config: ClientConfig) -> KafkaResult<Self> {
+        let current = Mutex::new(config.create()?);
+        Ok(Self { config, current })
+    }
+
+    fn get(&self) -> KafkaResult<FutureProducer> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((code, reason)) = current.client().fatal_error() {
+            tracing::error!(%code, reason, "the producer of replays has ended and is made anew");
+            let old = std::mem::replace(&mut *current, self.config.create()?);
+            // What it still has comes back as failed. Its end blocks.
+            tokio::task::spawn_blocking(move || drop(old));
+        }
+        Ok(current.clone())
+    }
 }
 
 impl std::fmt::Debug for Sender {
@@ -80,14 +103,15 @@ impl Sender {
             // The broker decides what is too large.
             .set("message.max.bytes", "16777216")
             .set("topic.metadata.propagation.max.ms", "1000");
-        let producer = Mutex::new(config.create()?);
-        let alone = config.clone().set("linger.ms", "0").set("batch.num.messages", "1").create()?;
-        Ok(Self(Arc::new(Inner { config, producer, alone, denied })))
+        let mut alone = config.clone();
+        alone.set("linger.ms", "0").set("batch.num.messages", "1");
+        let (together, alone) = (Renewed::new(config)?, Renewed::new(alone)?);
+        Ok(Self(Arc::new(Inner { together, alone, denied })))
     }
 
     /// The client.
-    pub(crate) fn producer(&self) -> FutureProducer {
-        self.0.producer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn producer(&self) -> KafkaResult<FutureProducer> {
+        self.0.together.get()
     }
 
     /// Settings of the client, for a reader.
@@ -98,7 +122,7 @@ impl Sender {
             "sasl.username",
             "sasl.password",
         ]) {
-            if let Some(value) = self.0.config.get(name) {
+            if let Some(value) = self.0.together.config.get(name) {
                 config.set(name, value);
             }
         }
@@ -121,14 +145,12 @@ impl Sender {
         }
         let headers = replay_headers(&outgoing.headers, &self.0.denied, stamp);
         async {
-            let (mut producer, mut partition) = (self.producer(), outgoing.partition);
-            let mut alone = false;
+            let (mut alone, mut partition) = (false, outgoing.partition);
             loop {
-                let sent = self.try_send(&producer, outgoing, headers.clone(), partition).await;
+                let producer = if alone { self.0.alone.get() } else { self.producer() }?;
+                let sent = try_send(&producer, outgoing, headers.clone(), partition).await;
                 match sent.as_ref().err().and_then(KafkaError::rdkafka_error_code) {
-                    Some(RDKafkaErrorCode::MessageSizeTooLarge) if !alone => {
-                        (alone, producer) = (true, self.0.alone.clone());
-                    }
+                    Some(RDKafkaErrorCode::MessageSizeTooLarge) if !alone => alone = true,
                     // Fewer partitions than the dead-letter topic: the key decides.
                     Some(RDKafkaErrorCode::UnknownPartition) if partition.is_some() => partition = None,
                     _ => return sent,
@@ -138,42 +160,20 @@ impl Sender {
         .instrument(span)
         .await
     }
+}
 
-    async fn try_send(
-        &self,
-        producer: &FutureProducer,
-        outgoing: &Outgoing,
-        headers: OwnedHeaders,
-        partition: Option<i32>,
-    ) -> Result<(), KafkaError> {
-        // No timestamp: with the original's, retention could delete it at once.
-        let mut record = FutureRecord::<[u8], [u8]>::to(&outgoing.topic).headers(headers);
-        record.key = outgoing.key.as_deref();
-        record.payload = outgoing.value.as_deref();
-        record.partition = partition;
-        match producer.send(record, Duration::from_secs(1)).await {
-            Ok(_) => Ok(()),
-            Err((error, _)) => {
-                if producer.client().fatal_error().is_some() {
-                    self.renew(producer);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// An idempotent producer may end for good; the next record gets a new one.
-    fn renew(&self, old: &FutureProducer) {
-        let mut current = self.0.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.client().fatal_error().is_some() {
-            match self.0.config.create() {
-                Ok(producer) => *current = producer,
-                Err(error) => tracing::error!(%error, "the producer of replays cannot be made again"),
-            }
-        }
-        drop(current);
-        drop(old.flush(Duration::ZERO));
-    }
+async fn try_send(
+    producer: &FutureProducer,
+    outgoing: &Outgoing,
+    headers: OwnedHeaders,
+    partition: Option<i32>,
+) -> Result<(), KafkaError> {
+    // No timestamp: with the original's, retention could delete it at once.
+    let mut record = FutureRecord::<[u8], [u8]>::to(&outgoing.topic).headers(headers);
+    record.key = outgoing.key.as_deref();
+    record.payload = outgoing.value.as_deref();
+    record.partition = partition;
+    producer.send(record, Duration::from_secs(1)).await.map(drop).map_err(|(error, _)| error)
 }
 
 fn traceparent(list: &[RawHeader]) -> Option<TraceContext> {
@@ -215,6 +215,8 @@ fn is_denied(name: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use rdkafka::message::Headers as _;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
     use super::*;
 
@@ -260,5 +262,42 @@ mod tests {
         ]
         .map(|(name, value)| (name.to_owned(), value.map(str::to_owned)));
         assert_eq!(sent, expected);
+    }
+
+    #[tokio::test]
+    async fn a_producer_that_has_ended_for_good_is_made_anew() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("replay", 4, 1).unwrap();
+        let client = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+        let sender = Sender::new(&client, Duration::from_secs(5), Vec::new()).unwrap();
+        let outgoing = Outgoing {
+            topic: "replay".to_owned(),
+            partition: Some(0),
+            key: None,
+            value: Some(b"x".to_vec()),
+            headers: Vec::new(),
+        };
+        let stamp = Stamp { replay_id: Uuid::nil(), replayed_by: Uuid::nil(), count: 1 };
+        for too_large in [false, true] {
+            let end = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+            let mut errors = vec![end; 4];
+            if too_large {
+                // Sent alone then, by the other producer.
+                errors.insert(0, RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE);
+            }
+            sender.send(&outgoing, stamp).await.unwrap();
+            cluster.request_errors(RDKafkaApiKey::Produce, &errors);
+            sender.send(&outgoing, stamp).await.unwrap_err();
+            let producer = if too_large { &sender.0.alone } else { &sender.0.together };
+            assert!(
+                producer.current.lock().unwrap().client().fatal_error().is_some(),
+                "else it shows nothing"
+            );
+            cluster.clear_request_errors(RDKafkaApiKey::Produce);
+            sender.send(&outgoing, stamp).await.unwrap();
+            // The other one too, if it was that.
+            cluster.request_errors(RDKafkaApiKey::Produce, &errors[..usize::from(too_large)]);
+            sender.send(&outgoing, stamp).await.unwrap();
+        }
     }
 }

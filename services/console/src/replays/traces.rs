@@ -23,7 +23,7 @@ pub(super) type Floor = (String, i32, i64);
 pub(super) async fn ends(sender: &Sender, topics: HashSet<String>) -> anyhow::Result<Vec<Floor>> {
     let sender = sender.clone();
     let asked = tokio::task::spawn_blocking(move || -> Result<Vec<Floor>, KafkaError> {
-        let producer = sender.producer();
+        let producer = sender.producer()?;
         let client = producer.client();
         let mut floors = Vec::new();
         for name in topics {
