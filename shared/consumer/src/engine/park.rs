@@ -20,7 +20,7 @@ use crate::{
     crash::{CrashCount, Entry, Mode, Verdict},
     line::Line,
     metrics,
-    park::{self, Begun, Drainer, Outside, ParkSettings, Told},
+    park::{self, Begun, Drainer, Outlet, Outside, ParkSettings, Told},
     policy::ReplaySafety,
     record::Record,
     work::Work,
@@ -54,6 +54,8 @@ impl Engine {
             work,
             outside,
             wake: Arc::clone(&line.wake),
+            dead_letters: Outlet::default(),
+            outcomes: Outlet::default(),
         };
         let too_late = async {
             stop.cancelled().await;

@@ -25,7 +25,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use drain::{Begun, Drainer, Outside, Told};
+pub(crate) use drain::{Begun, Drainer, Outlet, Outside, Told};
 pub(crate) use operate::Room;
 pub use operate::{ParkedGauge, ParkedKey};
 pub(crate) use operate::{gauge, list, release};

@@ -6,6 +6,7 @@ use sqlx::{PgConnection, PgPool};
 
 use super::{
     parcel::{Key, Parcel},
+    settings::interval,
     store,
 };
 use crate::{Message, batch::Fallen, settings::Settings, store::Lease};
@@ -96,8 +97,10 @@ impl<'t> Parks<'t> {
         // message joins that park.
         let mut missing: Vec<_> =
             self.openings.iter().filter(|(parcel, _)| !self.held.contains_key(&parcel.key)).collect();
+        let mut joins = false;
         while !missing.is_empty() {
-            store::open(tx, self.group, self.topic, &missing).await?;
+            let opened = store::open(tx, self.group, self.topic, &missing).await?;
+            joins |= usize::try_from(opened).is_ok_and(|opened| opened < missing.len());
             let keys: Vec<_> = missing.iter().map(|(parcel, _)| parcel.key.clone()).collect();
             self.held.extend(store::parked(tx, self.group, self.topic, &keys).await?);
             // Ended again between the two statements: it is free to be opened.
@@ -112,10 +115,14 @@ impl<'t> Parks<'t> {
             let id = parcel.id.as_uuid();
             match opening {
                 Opening::Dead(dead) => store::condemn(tx, self.group, id, None, dead).await?,
-                Opening::Retry { failed: Some(failed), .. } => {
-                    store::note(tx, self.group, id, failed).await?;
+                Opening::Retry { attempts, due_in, failed } => {
+                    if let Some(failed) = failed {
+                        store::note(tx, self.group, id, failed).await?;
+                    }
+                    if joins && let Some(key) = self.held.get(&parcel.key) {
+                        store::failed(tx, *key, id, *attempts, interval(*due_in)).await?;
+                    }
                 }
-                Opening::Retry { failed: None, .. } => {}
             }
         }
         let ids: Vec<_> = self.parcels.iter().map(|parcel| parcel.id.as_uuid()).collect();

@@ -34,15 +34,16 @@ impl<W: Work, O: Outside> Drainer<W, O> {
     /// The dead letter acknowledged, then the `dead` row and the end of the head. A crash in between, or a lease that
     /// ran out, publishes it once more under the same id: nobody counts it twice, and the rows are written once.
     pub(super) async fn bury(&self, key: &KeyRow, head: &Head, dead: &Fallen) -> anyhow::Result<Step> {
-        let published = self.outside.bury(dead).await;
+        let published = self.dead_letters.publish(self.outside.bury(dead)).await;
         let mut lease = Lease::acquire(&self.pool).await?;
         let mut tx = lease.begin(&self.settings).await?;
         let step = match published {
             Ok(()) => {
                 fail::fail_point!("park.after_ack");
                 let state = match self.park.after_dead {
-                    AfterDead::Continue => "waiting",
-                    AfterDead::Block => "blocked",
+                    // Nothing can stand behind a message without a key.
+                    AfterDead::Block if !key.keyless => "blocked",
+                    AfterDead::Block | AfterDead::Continue => "waiting",
                 };
                 store::buried(&mut tx, key.id, &self.group, head, state).await?;
                 self.count(metrics::DEAD);
@@ -73,7 +74,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         let trace = headers::read(&untold.headers).and_then(|headers| TraceContext::from_headers(&headers));
         let (replay_id, outcome) = (untold.replay_id, untold.outcome.clone());
         let told = Told { message_id: MessageId::from(untold.message_id), replay_id, outcome, trace };
-        match self.outside.report(&told).await {
+        match self.outcomes.publish(self.outside.report(&told)).await {
             Ok(()) => store::told(&self.pool, untold.position).await?,
             Err(error) => {
                 let error = error_text(&format!("{error:#}"));

@@ -149,7 +149,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
     ) -> anyhow::Result<Step> {
         let mut lease = Lease::acquire(&self.pool).await?;
         let mut tx = lease.begin(&self.settings).await?;
-        store::hold(&mut tx, id, head, interval(SOON)).await?;
+        store::hold_at_least(&mut tx, id, head, interval(SOON)).await?;
         tx.commit().await?;
         lease.release();
         let error = error_text(&format!("{error:#}"));

@@ -3,6 +3,7 @@
 mod aside;
 mod head;
 mod judge;
+mod outlet;
 mod outside;
 mod step;
 
@@ -24,6 +25,7 @@ use crate::{
     settings::Settings,
     work::{Around, Work},
 };
+pub(crate) use outlet::Outlet;
 pub(crate) use outside::{Begun, Outside, Told};
 use step::Step;
 
@@ -48,6 +50,8 @@ pub(crate) struct Drainer<W, O> {
     pub(crate) outside: O,
     /// Notified by whoever has parked something, or has released a key.
     pub(crate) wake: Arc<Notify>,
+    pub(crate) dead_letters: Outlet,
+    pub(crate) outcomes: Outlet,
 }
 
 /// How a key's turn ended.
@@ -131,8 +135,10 @@ impl<W: Work, O: Outside> Drainer<W, O> {
 
     /// Heads of one key, one after the other.
     async fn turn(&self, key: i64, stop: &CancellationToken) -> Turn {
-        let mut panicked = None;
-        for _ in 0..self.park.turn.max(1) {
+        let (mut panicked, mut heads) = (None, 0);
+        // A head that has panicked is tried once more before the turn ends: only the turn remembers it.
+        while heads < self.park.turn.max(1) || panicked.is_some() {
+            heads += 1;
             // Before a connection is taken: who waits here holds nothing that others need.
             let Some(pass) = stop.run_until_cancelled(self.outside.admit()).await else {
                 return Turn::Rests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{PgConnection, PgTransaction};
 use waybill_event::{MessageId, outcome::kind};
 
-use super::{Begun, Drainer, Outside};
+use super::{Begun, Drainer, Outside, SOON};
 use crate::{
     Message,
     failure::is_connection_lost,
@@ -59,6 +59,9 @@ impl<W: Work, O: Outside> Drainer<W, O> {
         // the park was there.
         if !head.clear && !head.dead {
             store::fence(&mut tx, head.position).await?;
+            // Most transactions are short. Behind a long one its time moves on, for the others' sake.
+            let pause = if head.fenced { SOON } else { self.park.poll };
+            store::hold(&mut tx, id, &head, interval(pause)).await?;
             tx.commit().await?;
             lease.release();
             return Ok(Step::Rest);
@@ -184,7 +187,7 @@ impl<W: Work, O: Outside> Drainer<W, O> {
             store::done(tx, id, head.position).await?;
             return Ok(None);
         };
-        store::replayed(tx, head, &self.group, outcome, interval(self.park.lease)).await?;
+        store::replayed(tx, id, head, &self.group, outcome, interval(self.park.lease)).await?;
         let (position, message_id, headers) = (head.position, head.message_id, head.headers.clone());
         Ok(Some(Untold { position, message_id, replay_id, outcome: outcome.to_owned(), headers }))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, postgres::types::PgInterval};
 use uuid::Uuid;
 
 use crate::park::{
@@ -39,13 +39,13 @@ pub(crate) async fn parked(
     Ok(rows.into_iter().map(|row| (Key { keyless: row.keyless, bytes: row.key }, row.id)).collect())
 }
 
-/// Parks keys that are not parked. A conflict waits for the other transaction: then ask again.
+/// Parks keys that are not parked; returns how many were not. A conflict waits for the other transaction: then ask again.
 pub(crate) async fn open(
     tx: &mut PgConnection,
     group: &str,
     topic: &str,
     openings: &[&(Parcel, Opening)],
-) -> Result<(), sqlx::Error> {
+) -> Result<u64, sqlx::Error> {
     let keys: Vec<&[u8]> = openings.iter().map(|(parcel, _)| &*parcel.key.bytes).collect();
     let keyless: Vec<bool> = openings.iter().map(|(parcel, _)| parcel.key.keyless).collect();
     let (attempts, due_ms): (Vec<i32>, Vec<i64>) = openings
@@ -57,7 +57,7 @@ pub(crate) async fn open(
             Opening::Dead(dead) => (as_i32(dead.attempt), 0),
         })
         .unzip();
-    sqlx::query!(
+    let opened = sqlx::query!(
         "with clock as materialized (select messaging.now() as now)
          insert into messaging.parked_key
              (consumer_group, topic, key, keyless, attempts, first_failed_at, due_at, parked_at)
@@ -75,7 +75,34 @@ pub(crate) async fn open(
     )
     .execute(tx)
     .await?;
-    Ok(())
+    Ok(opened.rows_affected())
+}
+
+/// A message that has failed has joined a park which a replay opened meanwhile. It is the first there that is no replay,
+/// and its attempts and its delay are the key's, as if it had opened the park.
+pub(crate) async fn failed(
+    tx: &mut PgConnection,
+    key: i64,
+    id: Uuid,
+    attempts: u32,
+    due_in: PgInterval,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "update messaging.parked_key k
+         set attempts = $3, first_failed_at = messaging.now(), due_at = messaging.now() + $4::interval
+         from messaging.parked_message m
+         where k.id = $1 and k.attempts = 0 and m.parked_key_id = k.id and m.message_id = $2
+           and m.replay_id is null and not exists (
+               select from messaging.parked_message e
+               where e.parked_key_id = k.id and e.replay_id is null and e.position < m.position)",
+        key,
+        id,
+        as_i32(attempts),
+        due_in,
+    )
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Appends messages to the parks of their keys, in order. Returns how many were not there already.

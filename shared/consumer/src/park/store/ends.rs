@@ -35,9 +35,10 @@ pub(crate) async fn done(tx: &mut PgConnection, key: i64, position: i64) -> Resu
 }
 
 /// The replay is finished and no head any more; it stays until its outcome is told. A first copy that still waits to
-/// be buried is not needed any more.
+/// be buried is not needed any more: what is behind it begins at 0, as behind any head that is finished.
 pub(crate) async fn replayed(
     tx: &mut PgConnection,
+    key: i64,
     head: &Head,
     group: &str,
     outcome: &str,
@@ -47,6 +48,13 @@ pub(crate) async fn replayed(
         "with first_copy as (
              delete from messaging.parked_message
              where consumer_group = $4 and message_id = $5 and replay_id is null
+             returning position
+         ), front as (
+             select min(position) as position from messaging.parked_message
+             where parked_key_id = $6 and replay_id is null
+         ), next as (
+             update messaging.parked_key set attempts = 0, first_failed_at = null, due_at = messaging.now()
+             from first_copy join front using (position) where id = $6
          )
          update messaging.parked_message set outcome = $2, due_at = messaging.now() + $3::interval
          where position = $1",
@@ -55,6 +63,7 @@ pub(crate) async fn replayed(
         lease,
         group,
         head.message_id,
+        key,
     )
     .execute(tx)
     .await?;
@@ -109,6 +118,30 @@ pub(crate) async fn await_schema(
         position,
         code,
         stored(text),
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// As [`hold`], where another instance may have had the head since: what it has written stays.
+pub(crate) async fn hold_at_least(
+    tx: &mut PgConnection,
+    key: i64,
+    head: &Head,
+    time: PgInterval,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "with of_replay as (
+             update messaging.parked_message set due_at = greatest(due_at, messaging.now() + $3::interval)
+             where position = $2 and replay_id is not null
+         )
+         update messaging.parked_key set due_at = greatest(due_at, messaging.now() + $3::interval)
+         where id = $1 and not $4",
+        key,
+        head.position,
+        time,
+        head.replay_id.is_some(),
     )
     .execute(tx)
     .await?;

@@ -41,6 +41,8 @@ pub(crate) struct Head {
     pub(crate) failed_traceparent: Option<String>,
     /// Of a replay: no transaction is left that may be handling a message of its key.
     pub(crate) clear: bool,
+    /// It waits for them already.
+    pub(crate) fenced: bool,
     /// How long its schema has been unknown, by the database's clock.
     pub(crate) schema_ms: i64,
 }
@@ -56,6 +58,9 @@ pub(crate) struct Untold {
 }
 
 /// Keys to look at, the longest due first, and whether anything is parked at all. No locks: the look itself decides.
+///
+/// Only so many are looked up, so a key that has nothing to do must not be among them: nothing but a look may find that
+/// it waits, and that look moves its time.
 pub(crate) async fn due(
     pool: &PgPool,
     group: &str,
@@ -72,16 +77,19 @@ pub(crate) async fn due(
                and k.due_at <= (select now from clock)
                and not exists (
                    select from messaging.parked_message m
-                   where m.parked_key_id = k.id and (m.replay_id is null) = false and m.outcome is null
-                     and m.due_at > (select now from clock))
+                   where m.parked_key_id = k.id and (m.replay_id is null) = false
+                     and m.due_at > (select now from clock)
+                     and (m.outcome is null or not exists (
+                         select from messaging.parked_message h where h.parked_key_id = k.id and h.outcome is null)))
              order by k.due_at
              limit $4
          ), replays as (
-             select m.parked_key_id as id, m.due_at from messaging.parked_message m
+             select m.parked_key_id as id, min(m.due_at) as due_at from messaging.parked_message m
              join messaging.parked_key k on k.id = m.parked_key_id
              where m.replay_id is not null and m.due_at <= (select now from clock)
                and k.consumer_group = $1 and k.topic = $2 and k.id <> all($3)
-             order by m.due_at
+             group by m.parked_key_id
+             order by min(m.due_at)
              limit $4
          ), both_kinds as (
              select id, min(due_at) as due_at from (select * from replays union all select * from waiting) b group by id
@@ -127,7 +135,9 @@ pub(crate) async fn head(tx: &mut PgConnection, key: i64) -> Result<Option<Head>
         r#"select position, message_id, replay_id, read_from, record_partition, record_offset, record_timestamp_ms,
              value, headers::text as "headers!", coalesce(due_at <= messaging.now(), false) as "due!", dead,
              error_code, error_class, error_text, failed_at, failed_traceparent,
-             replay_id is null or coalesce(pg_snapshot_xmin(pg_current_snapshot()) > fence, false) as "clear!",
+             -- A fence that is still to come is of another cluster, from which this database was restored.
+             replay_id is null or coalesce(fence < pg_snapshot_xmin(pg_current_snapshot())
+                 or fence > pg_snapshot_xmax(pg_current_snapshot()), false) as "clear!", fence is not null as "fenced!",
              coalesce(case when error_class = 'decode' then extract(epoch from messaging.now() - failed_at) * 1000
                       end, 0)::bigint as "schema_ms!"
          from messaging.parked_message

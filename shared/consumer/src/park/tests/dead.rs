@@ -54,15 +54,18 @@ async fn after_the_last_attempt_the_head_is_dead_and_the_key_goes_on() {
 #[tokio::test]
 async fn a_permanent_failure_and_a_second_panic_are_dead_at_once() {
     for (act, class, calls) in [(Act::Permanent, "permanent", 2), (Act::Panic, "panic", 3)] {
-        let scene = Scene::new().await;
-        let all = parked(&scene).await;
-        scene.handler.on(all[0].id, act);
-        let draining = scene.drain();
-        scene.until_effects(&[2, 3]).await;
-        draining.stop().await;
-        let dead = scene.published.dead();
-        assert_eq!((dead.len(), dead[0].1, dead[0].3), (1, class, 2));
-        assert_eq!(scene.handler.calls(all[0].id), calls);
+        for turn in [1, 50] {
+            let mut scene = Scene::new().await;
+            scene.park.turn = turn;
+            let all = parked(&scene).await;
+            scene.handler.on(all[0].id, act.clone());
+            let draining = scene.drain();
+            scene.until_effects(&[2, 3]).await;
+            draining.stop().await;
+            let dead = scene.published.dead();
+            assert_eq!((dead.len(), dead[0].1, dead[0].3), (1, class, 2));
+            assert_eq!(scene.handler.calls(all[0].id), calls);
+        }
     }
 }
 
@@ -252,4 +255,21 @@ async fn what_ended_the_process_too_often_is_dead_without_being_handled() {
     let letter = scene.published.dead()[0].clone();
     assert_eq!((letter.0, letter.1, letter.2.as_str()), (all[0].id.as_uuid(), "crash", "crash"));
     assert_eq!(scene.handler.calls(all[0].id), 1);
+}
+
+/// Nothing can stand behind it, and nobody would ever release it.
+#[tokio::test]
+async fn a_dead_message_without_a_key_blocks_nothing() {
+    let mut scene = Scene::new().await;
+    scene.park.after_dead = AfterDead::Block;
+    let all: Vec<_> = (1..=3).map(|n| message(None, n)).collect();
+    for one in &all[..2] {
+        scene.handler.on(one.id, Act::Permanent);
+    }
+    scene.deliver(&all).await;
+    let draining = scene.drain();
+    until_letters(&scene, 2).await;
+    scene.until_empty().await;
+    draining.stop().await;
+    assert_eq!(scene.effects().await, [3]);
 }

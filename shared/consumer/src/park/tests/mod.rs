@@ -3,6 +3,7 @@
 mod arrivals;
 mod dead;
 mod drains;
+mod fair;
 mod handler;
 mod operators;
 mod order;

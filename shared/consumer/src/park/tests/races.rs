@@ -242,3 +242,81 @@ async fn whether_a_key_is_parked_is_asked_of_the_database_each_time() {
     assert!(store::parked(&mut tx, "other", TOPIC, &keys).await.unwrap().is_empty());
     assert!(store::parked(&mut tx, GROUP, "other", &keys).await.unwrap().is_empty());
 }
+
+async fn key_row(scene: &Scene) -> (i32, bool, bool) {
+    sqlx::query_as(
+        "select attempts, first_failed_at is not null, due_at > messaging.now() + interval '30 minutes' \
+         from messaging.parked_key",
+    )
+    .fetch_one(&scene.pool)
+    .await
+    .unwrap()
+}
+
+/// The handler's transaction found no park; while it ran, a replay of an earlier message of the key was parked.
+#[tokio::test]
+async fn a_message_that_fails_while_a_replay_opens_its_park_keeps_its_attempt_and_its_delay() {
+    for fails_at_once in [false, true] {
+        let scene = Scene::new().await;
+        let (dead, live) = (message(Some(b"k"), 1), messages(b"k", 3));
+        scene.dead(&[dead.id]).await;
+        let hour = std::time::Duration::from_secs(3_600);
+        let retry = || Opening::Retry { attempts: 1, due_in: hour, failed: None };
+        let mut tx = begin(&scene).await;
+        assert_eq!(claim(&mut tx, &live).await.unwrap().len(), 3);
+        let mut parks = Parks::read(&mut tx, GROUP, TOPIC, &live).await.unwrap();
+        scene.replay(&dead, uuid::Uuid::now_v7()).await;
+        parks.open(&live[0], retry());
+        parks.divert(&live[1]);
+        parks.write(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(key_row(&scene).await, (1, true, true));
+        // What comes later and fails elsewhere is no head, and changes nothing.
+        if fails_at_once {
+            let mut tx = begin(&scene).await;
+            let late = [message(Some(b"k"), 9)];
+            claim(&mut tx, &late).await.unwrap();
+            let mut parks = Parks::read(&mut tx, GROUP, TOPIC, &[] as &[Message<OrderEvent>]).await.unwrap();
+            parks.open(
+                &late[0],
+                Opening::Retry { attempts: 4, due_in: std::time::Duration::ZERO, failed: None },
+            );
+            parks.write(&mut tx).await.unwrap();
+            tx.commit().await.unwrap();
+            assert_eq!(key_row(&scene).await, (1, true, true));
+        }
+        let draining = scene.drain();
+        scene.until_effects(&[1]).await;
+        draining.stop().await;
+        assert_eq!((key_row(&scene).await, scene.handler.calls(live[0].id)), ((1, true, true), 0));
+    }
+}
+
+/// Its session was ended by the server, and another instance has had the head since.
+#[tokio::test]
+async fn a_drainer_that_lost_its_connection_does_not_shorten_what_another_has_written() {
+    let mut scene = Scene::new().await;
+    scene.park.retry.tiers = vec![std::time::Duration::from_secs(3_600); 2];
+    scene.park.retry.deadline = std::time::Duration::from_secs(86_400);
+    let (one, gate) = (message(Some(b"k"), 1), Arc::new(tokio::sync::Semaphore::new(0)));
+    scene.handler.on(one.id, Act::Transient);
+    scene.deliver(std::slice::from_ref(&one)).await;
+    scene.handler.on(one.id, Act::Gate(Arc::clone(&gate)));
+    let first = scene.drain();
+    let called = async || if scene.handler.calls(one.id) == 2 { Ok(()) } else { Err("not called") };
+    waybill_testkit::eventually(called).await;
+    let end = "select pg_terminate_backend(pid) from pg_stat_activity \
+               where datname = current_database() and state = 'idle in transaction'";
+    sqlx::query(end).execute(&scene.pool).await.unwrap();
+    scene.handler.on(one.id, Act::Transient);
+    let second = scene.drain();
+    let failed = async || match key_row(&scene).await {
+        (2, true, true) => Ok(()),
+        other => Err(other),
+    };
+    waybill_testkit::eventually(failed).await;
+    gate.add_permits(1);
+    first.stop().await;
+    assert_eq!(key_row(&scene).await, (2, true, true));
+    second.stop().await;
+}

@@ -170,6 +170,8 @@ async fn a_replay_that_overtakes_the_burial_of_its_own_message_ends_it() {
     scene.handler.on(all[0].id, Act::Transient);
     scene.deliver(&all).await;
     scene.handler.on(all[0].id, Act::Permanent);
+    // One failure more, were it counted on from the first.
+    scene.handler.on(all[1].id, Act::TransientOnce);
     // The letter is in the topic; its acknowledgement never arrives.
     scene.published.hold(true);
     let dying = scene.drain();
@@ -180,16 +182,26 @@ async fn a_replay_that_overtakes_the_burial_of_its_own_message_ends_it() {
     scene.replay(&copy(&all[0]), replay).await;
     let draining = scene.drain();
     until_told(&scene, &[(all[0].id.as_uuid(), replay, "resolved")]).await;
-    sqlx::query("update messaging.parked_key set due_at = messaging.now()")
-        .execute(&scene.pool)
-        .await
-        .unwrap();
+    // At once, and not when the lease of the first copy is over.
     scene.until_effects(&[1, 2]).await;
     scene.until_empty().await;
     dying.abort().await;
     draining.stop().await;
     assert_eq!(scene.inbox(all[0].id).await, Some(("done".to_owned(), Some(replay))));
     assert_eq!(scene.published.dead().len(), 1);
+}
+
+#[tokio::test]
+async fn a_replay_that_waited_in_a_cluster_with_higher_transaction_numbers_is_handled() {
+    let scene = Scene::new().await;
+    let one = message(Some(b"k"), 1);
+    let replay = Uuid::now_v7();
+    scene.replay(&one, replay).await;
+    let restored = "update messaging.parked_message set fence = '1152921504606846976'";
+    sqlx::query(restored).execute(&scene.pool).await.unwrap();
+    let draining = scene.drain();
+    until_told(&scene, &[(one.id.as_uuid(), replay, "resolved")]).await;
+    draining.stop().await;
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::{
     Failure, Message, RetryPolicy,
     batch::Fallen,
     metrics::Metrics,
-    park::{Drainer, Opening, ParkSettings, Parks, park_replay},
+    park::{Drainer, Opening, Outlet, ParkSettings, Parks, park_replay},
     record::{Record, RecordHeaders},
     settings::Settings,
     store::{self, Candidate, Lease},
@@ -72,6 +72,8 @@ impl Scene {
                 work: Each(&handler),
                 outside,
                 wake: Arc::new(Notify::new()),
+                dead_letters: Outlet::default(),
+                outcomes: Outlet::default(),
             };
             drainer.run(&stopped).await;
         });
