@@ -29,10 +29,10 @@ pub struct Subscription {
     pub breaker: String,
     /// Why it is not closed.
     pub breaker_reason: Option<String>,
-    /// Keys that are parked.
-    pub parked_keys: i64,
-    /// Messages of theirs.
-    pub parked_messages: i64,
+    /// Keys that are parked; null when the database does not answer.
+    pub parked_keys: Option<i64>,
+    /// Messages of theirs; the same.
+    pub parked_messages: Option<i64>,
     /// Partitions of this process that make no progress.
     pub blocked: Vec<Blocked>,
 }

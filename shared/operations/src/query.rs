@@ -44,6 +44,14 @@ pub(crate) fn parse<T: FromStr>(
     text.map(parse).transpose()
 }
 
+/// A name to compare with. PostgreSQL's text has no zero byte.
+pub(crate) fn name(pointer: &str, text: Option<String>) -> Result<Option<String>, ApiError> {
+    match text {
+        Some(text) if text.contains('\0') => Err(invalid(pointer, "must not hold a zero byte")),
+        text => Ok(text),
+    }
+}
+
 /// The size of a page.
 pub(crate) fn limit(text: Option<&str>) -> Result<u32, ApiError> {
     let wrong = || invalid("/limit", format_args!("must be between 1 and {PAGE_MAX}"));

@@ -14,7 +14,7 @@ use waybill_task::{Status, TaskId};
 
 use crate::api::{Answer, Payload, Task, Tasks, Verdict};
 use crate::caller::{Actor, Reader, Viewer};
-use crate::query::{Params, invalid, limit, parse};
+use crate::query::{Params, invalid, limit, name, parse};
 
 const STATES: [Status; 5] =
     [Status::Pending, Status::Running, Status::Done, Status::Failed, Status::Cancelled];
@@ -59,8 +59,8 @@ async fn list(
     let limit = limit(wanted.limit.as_deref())?;
     let filter = Filter {
         status: wanted.status.as_deref().map(status).transpose()?,
-        kind: wanted.kind,
-        key: wanted.key,
+        kind: name("/kind", wanted.kind)?,
+        key: name("/key", wanted.key)?,
         before: parse::<Uuid>("/before", "the id of a task", wanted.before.as_deref())?.map(TaskId::from),
         limit,
     };

@@ -1,12 +1,20 @@
 //! The consumer and its park, by the names that operators use.
 
+use std::error::Error;
+use std::time::Duration;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use tokio::time::timeout;
 use waybill_consumer::{
-    Blocked, Check, Checked, InboxState, OperationError, Operations, ParkedKey, SubscriptionState,
+    Blocked, Check, Checked, InboxState, OperationError, Operations, ParkedGauge, ParkedKey,
+    SubscriptionState,
 };
 
 use crate::api;
+
+/// Longest wait for the counts.
+const COUNTING: Duration = Duration::from_secs(2);
 
 /// What the routes ask.
 #[derive(Debug, Clone)]
@@ -17,10 +25,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) async fn subscriptions(&self) -> Result<Vec<api::Subscription>, OperationError> {
-        let mut subscriptions = Vec::new();
+    /// Also while the database is away: what is blocked and why is asked for then, and is of this process.
+    pub(super) async fn subscriptions(&self) -> Vec<api::Subscription> {
+        let (mut subscriptions, mut answers) = (Vec::new(), true);
         for state in self.operations.subscriptions() {
-            let parked = self.operations.parked(&state.topic, &state.group).await?;
+            let parked = if answers { self.parked(&state).await } else { None };
+            answers = parked.is_some();
             let SubscriptionState { topic, group, order, tiers, replay_safety, breaker, blocked } = state;
             subscriptions.push(api::Subscription {
                 topic,
@@ -30,12 +40,26 @@ impl Lines {
                 replay_safety: replay_safety.as_str().to_owned(),
                 breaker: breaker.phase.as_str().to_owned(),
                 breaker_reason: breaker.reason,
-                parked_keys: parked.keys,
-                parked_messages: parked.messages,
+                parked_keys: parked.map(|parked| parked.keys),
+                parked_messages: parked.map(|parked| parked.messages),
                 blocked: blocked.into_iter().map(|blocked| self.blocked(blocked)).collect(),
             });
         }
-        Ok(subscriptions)
+        subscriptions
+    }
+
+    /// `None`: the database does not answer in time.
+    async fn parked(&self, state: &SubscriptionState) -> Option<ParkedGauge> {
+        let counted = timeout(COUNTING, self.operations.parked(&state.topic, &state.group)).await;
+        let error = match counted {
+            Ok(Ok(parked)) => return Some(parked),
+            Ok(Err(error)) => {
+                format!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default())
+            }
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(error, "what is parked cannot be counted");
+        None
     }
 
     pub(super) async fn check(

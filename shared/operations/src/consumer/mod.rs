@@ -46,9 +46,8 @@ pub fn router(operations: Operations, prefix: impl Into<String>, verifier: Verif
         .with_state(Api { lines, verifier })
 }
 
-async fn subscriptions(State(api): State<Api>, _: Viewer) -> Result<Json<api::Subscriptions>, ApiError> {
-    let subscriptions = api.lines.subscriptions().await.map_err(refused)?;
-    Ok(Json(api::Subscriptions { subscriptions }))
+async fn subscriptions(State(api): State<Api>, _: Viewer) -> Json<api::Subscriptions> {
+    Json(api::Subscriptions { subscriptions: api.lines.subscriptions().await })
 }
 
 /// Changes nothing, although it is a POST: values do not fit into a query.

@@ -54,6 +54,21 @@ async fn subscriptions_are_shown_without_the_installations_prefix() {
     assert_eq!(shown(1)[..5], second);
 }
 
+/// Then most of all it is asked what stands still, and why.
+#[tokio::test]
+async fn subscriptions_are_shown_while_the_database_is_away() {
+    let scene = Scene::new().await;
+    scene.database.pool.close().await;
+    let (status, body) = scene.server.get("/internal/consumer").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let shown = body["subscriptions"].as_array().expect("list");
+    assert_eq!(shown.len(), 3);
+    for one in shown {
+        assert_eq!((&one["breaker"], &one["blocked"]), (&json!("closed"), &json!([])));
+        assert_eq!((&one["parked_keys"], &one["parked_messages"]), (&Value::Null, &Value::Null));
+    }
+}
+
 #[tokio::test]
 async fn a_check_tells_the_inbox_and_whether_the_value_can_be_read() {
     let scene = Scene::new().await;

@@ -140,6 +140,8 @@ async fn a_fault_names_its_field() {
         ("?limit=501", "/limit"),
         ("?limit=many", "/limit"),
         ("?before=7", "/before"),
+        ("?kind=a%00", "/kind"),
+        ("?key=%00", "/key"),
     ] {
         let answer = scene.server.get(&format!("/internal/tasks{query}")).await;
         assert_eq!(fault(&answer), (400, "validation-failed", field), "{answer:?}");

@@ -152,6 +152,12 @@ impl From<sqlx::Error> for ApiError {
                     .retry_after(after)
                     .source(error)
             }
+            // 55P03: the lock time-out.
+            sqlx::Error::Database(e) if e.code().as_deref() == Some("55P03") => {
+                Self::new(UNAVAILABLE, "overloaded", "another transaction is at it; nothing was done")
+                    .retry_after(after)
+                    .source(error)
+            }
             sqlx::Error::PoolTimedOut => {
                 Self::new(UNAVAILABLE, "overloaded", "too many requests at once; nothing was done")
                     .retry_after(after)

@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::Value;
@@ -73,6 +74,27 @@ async fn a_failure_of_ours_hides_its_cause() {
         assert!(!body.to_string().contains("hunter2"), "{body}");
     }
     shutdown.cancel();
+}
+
+#[tokio::test]
+async fn what_passes_by_itself_may_be_sent_again() {
+    let database = waybill_testkit::Database::create(&[]).await;
+    for (state, status) in [
+        ("57014", 503),
+        ("55P03", 503),
+        ("57P01", 503),
+        ("53300", 503),
+        ("08006", 503),
+        ("23505", 500),
+        ("42703", 500),
+    ] {
+        let raise = format!("do $$ begin raise exception 'no' using errcode = '{state}'; end $$");
+        let error =
+            sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&database.pool).await.expect_err("raised");
+        let answer = ApiError::from(error).into_response();
+        assert_eq!(answer.status().as_u16(), status, "{state}");
+        assert_eq!(answer.headers().contains_key("retry-after"), status == 503, "{state}");
+    }
 }
 
 #[tokio::test]
