@@ -136,8 +136,9 @@ impl Store {
         Ok(Vec::new())
     }
 
-    /// Where a claim ended that looked at 1,000 tasks behind the cursor without taking enough. `None`: it has seen all
-    /// that is due.
+    /// Where the next claim goes on, behind one that looked at 1,000 tasks without taking enough. `None`: it has seen all
+    /// that is due. In the middle of what it has seen, for what was taken meanwhile, here or elsewhere, is due no more and
+    /// does not count: at the end of as many again there would be tasks that nobody has looked at.
     pub(crate) async fn claim_end(&self, cursor: Cursor) -> Result<Cursor, sqlx::Error> {
         let (run_at, seq) = cursor.unzip();
         let end = sqlx::query!(
@@ -147,7 +148,7 @@ impl Store {
             where status in ('pending', 'running') and run_at <= (select messaging.task_now())
               and (run_at, seq) > (coalesce($1::timestamptz, '-infinity'), coalesce($2::bigint, 0))
             order by run_at, seq
-            offset 999
+            offset 499
             limit 1
             "#,
             run_at,
@@ -208,4 +209,44 @@ fn is_race(error: &sqlx::Error) -> bool {
         // A deadlock is the same race over two keys.
         e.constraint() == Some(RUNNING_KEY) || e.code().is_some_and(|code| code == "40P01")
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::json;
+    use waybill_testkit::Database;
+
+    use super::*;
+    use crate::{New, Tasks};
+
+    #[tokio::test]
+    async fn a_walk_over_more_than_is_seen_at_once_leaves_out_nothing() {
+        let database = Database::create(&[crate::migrator()]).await;
+        let mut tx = database.pool.begin().await.unwrap();
+        let tasks = Tasks::new();
+        let mut add = async |count: usize, key: Option<&str>| {
+            for _ in 0..count {
+                let new = New::of("work", json!({}));
+                let new = if let Some(key) = key { new.key(key) } else { new };
+                tasks.enqueue(&mut tx, &new).await.unwrap();
+            }
+        };
+        // What is taken from the front makes room for as many that were not looked at.
+        add(5, None).await;
+        add(995, Some("k")).await;
+        add(6, None).await;
+        add(3, None).await;
+        tx.commit().await.unwrap();
+        let (store, kinds) = (Store::new(&database.pool), Kinds::new([("work".to_owned(), 12)]));
+        let (mut cursor, mut claimed) = (None, 0);
+        loop {
+            claimed += store.claim_due(&kinds, Duration::from_secs(60), 100, cursor).await.unwrap().len();
+            cursor = store.claim_end(cursor).await.unwrap();
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(claimed, 5 + 1 + 6 + 3);
+    }
 }
