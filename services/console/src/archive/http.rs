@@ -1,16 +1,18 @@
 //! `POST /v1/dlt/archive` and `/v1/dlt/restore`.
 
+use std::collections::BTreeSet;
+
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
 use waybill_service::http::{self, ApiError};
-use waybill_service::postgres;
 
 use super::store;
 use crate::State;
@@ -54,6 +56,8 @@ pub struct Away {
     pub changed: i64,
     /// Letters that were selected and left as they were: held by a replay, settled, or dead again meanwhile.
     pub left: i64,
+    /// Letters that the request is about, those beyond its limit included: they were not touched.
+    pub matched: i64,
 }
 
 /// Put letters away
@@ -89,40 +93,59 @@ async fn change(
     check(request)?;
     let away = to == State::Archived;
     let from = if away { &State::UNSETTLED[..] } else { &[State::Archived] };
-    let ids = select(api, request, from).await?;
-    let mut tx = postgres::begin(&api.pool).await?;
-    let frozen = store::freeze(&mut tx, &ids).await?;
+    let mut tx = letters::store::begin(&api.pool).await?;
+    let selected = select(api, &mut tx, request, from).await?;
+    let ids: Vec<Uuid> = selected.letters.iter().map(|letter| letter.0).collect();
+    store::lock(&mut tx, &ids).await?;
     let changed = if away {
-        store::archive(&mut tx, &frozen, &request.reason, api.settings.outcome_timeout).await?
+        store::archive(&mut tx, &selected.letters, &request.reason, api.settings.outcome_timeout).await?
     } else {
         store::restore(&mut tx, &ids).await?
     };
-    let counts = Away { changed: changed.len() as i64, left: (ids.len() - changed.len()) as i64 };
+    let counts = Away {
+        changed: changed.len() as i64,
+        left: selected.taken - changed.len() as i64,
+        matched: selected.matched,
+    };
     let verb = if away { "archive" } else { "restore" };
     let entry = Entry::new(&operator.principal, verb, request)
         .count("changed", counts.changed)
-        .count("left", counts.left);
+        .count("left", counts.left)
+        .count("matched", counts.matched);
     let audit = audit::add(&mut tx, &entry).await?;
     audit::add_results(&mut tx, audit, &changed, to.name(), Some(&request.reason)).await?;
     tx.commit().await?;
     Ok(Json(counts))
 }
 
-async fn select(api: &Api, request: &AwayRequest, from: &[State]) -> Result<Vec<Uuid>, ApiError> {
+/// What an act is about.
+struct Selected {
+    /// With the dead letter that each stood for: one that dies again meanwhile is another one.
+    letters: Vec<(Uuid, i64)>,
+    /// Letters that were asked for, those that are not known included.
+    taken: i64,
+    matched: i64,
+}
+
+async fn select(
+    api: &Api,
+    tx: &mut PgConnection,
+    request: &AwayRequest,
+    from: &[State],
+) -> Result<Selected, ApiError> {
     if let Some(ids) = &request.ids {
-        let mut ids = ids.clone();
-        ids.sort_unstable();
-        ids.dedup();
-        return Ok(ids);
+        let ids: BTreeSet<Uuid> = ids.iter().copied().collect();
+        let taken = ids.len() as i64;
+        let letters = store::versions(tx, &ids.into_iter().collect::<Vec<_>>()).await?;
+        return Ok(Selected { letters, taken, matched: taken });
     }
-    let mut tx = letters::store::begin(&api.pool).await?;
-    let selection = request.filter.select(&mut tx, &api.names).await?;
+    let selection = request.filter.select(tx, &api.names).await?;
     let states = selection.states.clone();
     let states = states.unwrap_or_else(|| from.iter().map(|state| state.name().to_owned()).collect());
     let selection = Selection { states: Some(states), ..selection };
-    let ids = letters::store::oldest(&mut tx, &selection, request.limit.unwrap_or(LIMITS.0)).await?;
-    tx.commit().await?;
-    Ok(ids)
+    let oldest = letters::store::oldest(tx, &selection, None, request.limit.unwrap_or(LIMITS.0)).await?;
+    let taken = oldest.letters.len() as i64;
+    Ok(Selected { letters: oldest.letters, taken, matched: oldest.matched })
 }
 
 fn check(request: &AwayRequest) -> Result<(), ApiError> {

@@ -6,21 +6,29 @@ use sqlx::PgConnection;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
 
-/// What was selected, as it was then: a letter that dies again meanwhile is another one.
-pub(super) async fn freeze(db: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
-    let rows = sqlx::query!(
-        r#"select item_id, record_id from console.item where item_id = any($1) order by item_id for update"#,
-        ids,
-    )
-    .fetch_all(db)
-    .await?;
+/// Letters with the dead letter that each stands for now.
+pub(super) async fn versions(db: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(r#"select item_id, record_id from console.item where item_id = any($1)"#, ids)
+        .fetch_all(db)
+        .await?;
     Ok(rows.into_iter().map(|row| (row.item_id, row.record_id)).collect())
 }
 
-/// Puts away those that nobody holds. Gives their ids.
+/// Locks letters in the order of their ids, so that two acts do not wait for each other.
+pub(super) async fn lock(db: &mut PgConnection, ids: &[Uuid]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        r#"select 1 as "one!" from console.item where item_id = any($1) order by item_id for update"#,
+        ids
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(())
+}
+
+/// Puts away those that nobody holds and that have not died again since they were selected. Gives their ids.
 pub(super) async fn archive(
     db: &mut PgConnection,
-    frozen: &[(Uuid, i64)],
+    selected: &[(Uuid, i64)],
     reason: &str,
     outcome_timeout: Duration,
 ) -> Result<Vec<Uuid>, sqlx::Error> {
@@ -35,8 +43,8 @@ pub(super) async fn archive(
                 or (i.state = 'sent' and i.sent_at < clock_timestamp() - $4::interval))
         returning i.item_id
         "#,
-        &frozen.iter().map(|letter| letter.0).collect::<Vec<_>>(),
-        &frozen.iter().map(|letter| letter.1).collect::<Vec<_>>(),
+        &selected.iter().map(|letter| letter.0).collect::<Vec<_>>(),
+        &selected.iter().map(|letter| letter.1).collect::<Vec<_>>(),
         reason,
         PgInterval { months: 0, days: 0, microseconds },
     )

@@ -148,9 +148,9 @@ pub struct Selected {
     /// Exactly this one; can be repeated.
     #[arg(long = "id")]
     pub(super) ids: Vec<Uuid>,
-    /// Letters at most, those that died first.
-    #[arg(long, default_value_t = 100)]
-    pub(super) limit: i64,
+    /// Letters at most, those that died first; 100 if absent, and the exit code says when more match.
+    #[arg(long)]
+    pub(super) limit: Option<i64>,
     /// Everything is meant; needed where nothing narrows the selection.
     #[arg(long)]
     pub(super) all: bool,
@@ -224,6 +224,12 @@ pub enum Keys {
         /// Consumer group.
         #[arg(long)]
         group: Option<String>,
+        /// Keys of each service at most: 50 if absent, up to 500.
+        #[arg(long)]
+        limit: Option<u32>,
+        /// Where the page before says that there is more; needs --service.
+        #[arg(long, requires = "service")]
+        after: Option<String>,
     },
     /// Let a blocked key go on.
     Release {
@@ -233,13 +239,13 @@ pub enum Keys {
         /// Consumer group.
         #[arg(long)]
         group: String,
-        /// The key; bytes as base64 with --base64.
+        /// The key, as it is listed.
         #[arg(long)]
         key: String,
-        /// The key is base64.
+        /// The key is listed as base64.
         #[arg(long)]
         base64: bool,
-        /// One message without key.
+        /// It is listed as keyless: one message without key.
         #[arg(long)]
         keyless: bool,
     },
@@ -262,6 +268,12 @@ pub enum Tasks {
         /// Order key.
         #[arg(long)]
         key: Option<String>,
+        /// Tasks of each service at most: 50 if absent, up to 500.
+        #[arg(long)]
+        limit: Option<u32>,
+        /// Where the page before says that there is more; needs --service.
+        #[arg(long, requires = "service")]
+        before: Option<String>,
     },
     /// Try a failed task again.
     Retry {
@@ -316,8 +328,8 @@ pub struct Audit {
 }
 
 impl Operate {
-    /// Does it. 0: all went well. 1: a record failed or was refused. 2: asked wrongly. 3: the console, or what it needs,
-    /// cannot be reached.
+    /// Does it. 0: all went well. 1: a record failed, was refused, or is left open. 2: asked wrongly. 3: the console, or
+    /// what it needs, cannot be reached.
     pub async fn run(self) -> ExitCode {
         let ended = match self {
             Self::Dlt { verb, common } => dlt::run(Client::new(&common), *verb).await,

@@ -77,7 +77,11 @@ async fn change(client: &Client, path: &str, away: &Away) -> Result<bool, Failur
     } else {
         println!("{} changed, {} left as they were", text(&done, "changed"), text(&done, "left"));
     }
-    Ok(done["left"] == 0)
+    let beyond = table::beyond(&done, ["changed", "left"]);
+    if !client.json && beyond > 0 {
+        println!("{beyond} more match and were not touched: raise --limit, or do it again");
+    }
+    Ok(done["left"] == 0 && (beyond == 0 || away.selected.limit.is_some()))
 }
 
 fn show_items(client: &Client, page: &Value) {
@@ -99,6 +103,9 @@ fn show_items(client: &Client, page: &Value) {
     };
     let headings = ["item", "state", "topic", "key", "type", "error", "attempts", "replays", "died"];
     table::print(headings, list(page, "items").iter().map(row));
+    if !page["next"].is_null() {
+        println!("there is more: raise --limit");
+    }
 }
 
 fn show_groups(client: &Client, groups: &Value) {

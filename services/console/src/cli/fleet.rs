@@ -11,8 +11,15 @@ type Asked = Result<Client, Failure>;
 pub(super) async fn keys(client: Asked, verb: Keys) -> Result<bool, Failure> {
     let client = client?;
     match verb {
-        Keys::List { service, topic, group } => {
-            let query = query([("service", service), ("topic", topic), ("group", group)]);
+        Keys::List { service, topic, group, limit, after } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = query([
+                ("service", service),
+                ("topic", topic),
+                ("group", group),
+                ("limit", limit),
+                ("after", after),
+            ]);
             let answer = client.get("/v1/keys", &query).await?;
             let row = |service: &str, key: &Value| {
                 [
@@ -20,14 +27,19 @@ pub(super) async fn keys(client: Asked, verb: Keys) -> Result<bool, Failure> {
                     text(key, "topic"),
                     text(key, "group"),
                     text(key, "key"),
+                    text(key, "key_encoding"),
+                    (if key["keyless"] == true { "yes" } else { "" }).to_owned(),
                     text(key, "state"),
                     text(key, "attempts"),
                     text(key, "messages"),
                     text(key, "due_at"),
                 ]
             };
-            let headings = ["service", "topic", "group", "key", "state", "attempts", "messages", "due"];
-            Ok(show(&client, &answer, headings, row))
+            let headings = [
+                "service", "topic", "group", "key", "encoding", "keyless", "state", "attempts", "messages",
+                "due",
+            ];
+            Ok(show(&client, &answer, headings, row, "--after"))
         }
         Keys::Release { topic, group, key, base64, keyless } => {
             let key_encoding = if base64 { "base64" } else { "utf8" };
@@ -43,8 +55,16 @@ pub(super) async fn keys(client: Asked, verb: Keys) -> Result<bool, Failure> {
 pub(super) async fn tasks(client: Asked, verb: Tasks) -> Result<bool, Failure> {
     let client = client?;
     let (id, act, service) = match verb {
-        Tasks::List { service, status, kind, key } => {
-            let query = query([("service", service), ("status", status), ("kind", kind), ("key", key)]);
+        Tasks::List { service, status, kind, key, limit, before } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let query = query([
+                ("service", service),
+                ("status", status),
+                ("kind", kind),
+                ("key", key),
+                ("limit", limit),
+                ("before", before),
+            ]);
             let answer = client.get("/v1/tasks", &query).await?;
             let row = |service: &str, task: &Value| {
                 [
@@ -59,7 +79,7 @@ pub(super) async fn tasks(client: Asked, verb: Tasks) -> Result<bool, Failure> {
                 ]
             };
             let headings = ["service", "task", "kind", "key", "status", "attempts", "runs at", "last error"];
-            return Ok(show(&client, &answer, headings, row));
+            return Ok(show(&client, &answer, headings, row, "--before"));
         }
         Tasks::Retry { id, service } => (id, "retry", service),
         Tasks::Cancel { id, service } => (id, "cancel", service),
@@ -89,7 +109,7 @@ pub(super) async fn consumers(client: Asked, verb: Consumers) -> Result<bool, Fa
             };
             let headings =
                 ["service", "topic", "group", "order", "replay safety", "breaker", "parked keys", "blocked"];
-            Ok(show(&client, &answer, headings, row))
+            Ok(show(&client, &answer, headings, row, ""))
         }
         Consumers::Resume { topic, group } => {
             let body = json!({ "topic": topic, "group": group });
@@ -144,15 +164,19 @@ pub(super) async fn audit(client: Asked, wanted: &Audit) -> Result<bool, Failure
         ]
     };
     table::print(["act", "at", "who", "what", "of", "came of it"], list(&acts, "acts").iter().map(row));
+    if !acts["next"].is_null() {
+        println!("there is more: raise --limit");
+    }
     Ok(true)
 }
 
-/// What services list; false when one did not answer.
+/// What services list, and with which cursor each goes on; false when one did not answer.
 fn show<const N: usize>(
     client: &Client,
     answer: &Value,
     headings: [&str; N],
     row: impl Fn(&str, &Value) -> [String; N],
+    cursor: &str,
 ) -> bool {
     let services = list(answer, "services");
     if client.json {
@@ -163,6 +187,10 @@ fn show<const N: usize>(
             list(said, "list").iter().map(|element| row(&name, element)).collect::<Vec<_>>()
         });
         table::print(headings, rows);
+        for said in services.iter().filter(|said| !said["next"].is_null()) {
+            let (service, next) = (text(said, "service"), text(said, "next"));
+            println!("there is more: --service {service} {cursor} {next}");
+        }
         services
             .iter()
             .filter(|said| !said["error"].is_null())

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::args::Replay;
 use super::client::{Client, Failure};
 use super::table::{self, list, text};
+use crate::plans::Skip;
 
+/// Of a plan, the letters that it took.
+const TAKEN: [&str; 2] = ["ready", "skipped"];
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(300);
 /// Failed looks in a row that are forgiven: a console restarts.
@@ -31,8 +34,7 @@ pub(super) async fn run(client: &Client, replay: &Replay) -> Result<bool, Failur
         if client.json {
             table::json(&json!({"plan": plan, "replay": null}));
         }
-        // Nothing there is well; something there that cannot be sent is not.
-        return Ok(plan["skipped"] == 0);
+        return Ok(remaining(&plan) == 0);
     }
     let request = json!({
         "plan_id": plan["plan_id"],
@@ -52,7 +54,18 @@ pub(super) async fn run(client: &Client, replay: &Replay) -> Result<bool, Failur
     }
     let count = |name: &str| run["progress"][name].as_i64().unwrap_or(0);
     let bad = ["failed_again", "failed", "refused", "stopped", "no_outcome"].map(count).iter().sum::<i64>();
+    let bad = bad - count("refused_settled") + remaining(&plan);
     Ok(bad == 0 && (replay.no_wait || run["state"] == "done"))
+}
+
+/// Letters that the plan leaves as they are though something is left to do with them; those beyond a limit only where
+/// nobody has set it.
+fn remaining(plan: &Value) -> i64 {
+    let settled = [Skip::Resolved, Skip::AlreadyProcessed, Skip::Archived].map(Skip::name);
+    let reasons = list(plan, "targets").iter().filter_map(|target| target["skipped"].as_object()).flatten();
+    let open = reasons.filter(|(reason, _)| !settled.contains(&reason.as_str()));
+    let beyond = if plan["request"]["limit"].is_null() { table::beyond(plan, TAKEN) } else { 0 };
+    open.filter_map(|(_, count)| count.as_i64()).sum::<i64>() + beyond
 }
 
 /// Until the run has ended. The bar is on stderr, and only on a terminal.
@@ -111,6 +124,10 @@ pub(super) fn show_plan(plan: &Value) {
         text(plan, "ready"),
         text(plan, "skipped")
     );
+    let beyond = table::beyond(plan, TAKEN);
+    if beyond > 0 {
+        println!("{beyond} more match and are not in the plan: raise --limit, or do it again");
+    }
     let row = |target: &Value| {
         let skipped = target["skipped"].as_object().into_iter().flatten();
         let skipped: Vec<_> = skipped.map(|(reason, count)| format!("{reason} {count}")).collect();

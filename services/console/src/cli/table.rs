@@ -39,6 +39,12 @@ pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
+/// Letters that were asked for and are in none of these counts: those beyond the limit.
+pub(super) fn beyond<const N: usize>(answer: &Value, counts: [&str; N]) -> i64 {
+    let count = |name: &str| answer[name].as_i64().unwrap_or(0);
+    (count("matched") - counts.map(count).iter().sum::<i64>()).max(0)
+}
+
 /// Seconds for people; nothing for null.
 pub(super) fn age(value: &Value, field: &str) -> String {
     let Some(seconds) = value[field].as_u64() else { return String::new() };

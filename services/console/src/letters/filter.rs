@@ -113,6 +113,23 @@ impl Filter {
         Self { state: None, ..self.clone() } == Self::default()
     }
 
+    /// Refuses what narrows letters and no groups: they are counted as a whole.
+    pub(crate) fn check_of_groups(&self) -> Result<(), Error> {
+        let given = [
+            ("/key", self.key.is_some()),
+            ("/message_id", self.message_id.is_some()),
+            ("/trace_id", self.trace_id.is_some()),
+            ("/min_attempts", self.min_attempts.is_some()),
+            ("/max_attempts", self.max_attempts.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((pointer, _)) => {
+                Err(Error::invalid(pointer, "narrows letters and not groups: list the letters"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Judges each part, and looks topics and groups up: a name that is not known is a mistake and no empty list.
     pub(crate) async fn select(&self, db: &mut PgConnection, names: &Names) -> Result<Selection, Error> {
         let states = self.state.as_deref().map(states).transpose()?;

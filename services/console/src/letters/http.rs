@@ -47,7 +47,8 @@ async fn topics(Held(api): Held<Api>, operator: Operator) -> Result<Json<Topics>
 /// Groups of one cause
 ///
 /// By topic, consumer group, error code and event type; the text of the error is not part of it. Without `state` those
-/// with unsettled letters. Of the filter, topic, group, error, type, state and time count here.
+/// with unsettled letters. Of the filter, topic, group, error, type, state and time narrow groups; the rest is
+/// refused.
 #[utoipa::path(get, path = "/v1/dlt/groups", tag = "look", params(Filter), responses((status = 200, description = "Groups", body = Groups)))]
 async fn groups(
     Held(api): Held<Api>,

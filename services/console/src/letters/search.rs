@@ -101,6 +101,7 @@ fn topics_of(
 
 /// Groups that a filter's marks select; without a state those with something unsettled.
 pub(crate) async fn groups(pool: &PgPool, names: &Names, filter: &Filter) -> Result<Vec<Group>, Error> {
+    filter.check_of_groups()?;
     let mut tx = store::begin(pool).await?;
     let selected = filter.select(&mut tx, names).await?;
     let failures = store::failures(&mut tx, selected.failures.as_deref()).await?;

@@ -241,15 +241,26 @@ pub(crate) async fn list(
     .await
 }
 
-/// The oldest first: what waits longest is planned first.
+/// What a filter selects for an act.
+#[derive(Debug)]
+pub(crate) struct Oldest {
+    /// Letters with the dead letter that each stands for now, up to the limit.
+    pub(crate) letters: Vec<(Uuid, i64)>,
+    /// Letters that the filter matches, those beyond the limit included.
+    pub(crate) matched: i64,
+}
+
+/// The oldest first: what waits longest is planned first. With a loop cap, letters that no replay can take come last, and
+/// use up no limit.
 pub(crate) async fn oldest(
     db: &mut PgConnection,
     of: &Selection,
+    loop_cap: Option<i32>,
     limit: i64,
-) -> Result<Vec<Uuid>, sqlx::Error> {
-    sqlx::query_scalar!(
+) -> Result<Oldest, sqlx::Error> {
+    let rows = sqlx::query!(
         r#"
-        select i.item_id
+        select i.item_id, i.record_id, count(*) over () as "matched!"
         from console.item i
         where ($1::bigint[] is null or i.failure_id = any($1))
             and ($2::bytea is null or i.key = $2)
@@ -260,8 +271,9 @@ pub(crate) async fn oldest(
             and ($7::timestamptz is null or i.dead_at < $7)
             and ($8::int is null or i.attempts >= $8)
             and ($9::int is null or i.attempts <= $9)
-        order by i.dead_at, i.item_id
-        limit $10
+        order by $10::int is not null and (i.replays >= $10 or i.value_left_out or not i.headers_readable), i.dead_at,
+            i.item_id
+        limit $11
         "#,
         of.failures.as_deref(),
         of.key.as_deref(),
@@ -272,10 +284,15 @@ pub(crate) async fn oldest(
         of.until,
         of.min_attempts,
         of.max_attempts,
+        loop_cap,
         limit,
     )
     .fetch_all(db)
-    .await
+    .await?;
+    Ok(Oldest {
+        matched: rows.first().map_or(0, |row| row.matched),
+        letters: rows.into_iter().map(|row| (row.item_id, row.record_id)).collect(),
+    })
 }
 
 /// Items at or above a number of replays that are not settled.

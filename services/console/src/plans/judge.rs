@@ -19,6 +19,8 @@ pub enum Skip {
     Archived,
     /// A running replay holds it, or its outcome is still awaited.
     InFlight,
+    /// An earlier letter of its key is left out, or in flight elsewhere: it would overtake that one.
+    EarlierLeftOut,
     /// Replayed as often as is allowed.
     LoopCap,
     /// The dead letter is a pointer: its value did not fit the topic.
@@ -48,6 +50,7 @@ impl Skip {
             Self::AlreadyProcessed => "already_processed",
             Self::Archived => "archived",
             Self::InFlight => "in_flight",
+            Self::EarlierLeftOut => "earlier_left_out",
             Self::LoopCap => "loop_cap",
             Self::ValueLeftOut => "value_left_out",
             Self::HeadersUnreadable => "headers_unreadable",
@@ -59,11 +62,19 @@ impl Skip {
             Self::TargetMissing => "target_missing",
         }
     }
+
+    /// Nobody has to do or say anything about the letter any more: it holds nothing of its key back.
+    #[must_use]
+    pub const fn is_settled(self) -> bool {
+        matches!(self, Self::Resolved | Self::AlreadyProcessed | Self::Archived)
+    }
 }
 
 /// A letter that may be replayed.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
+    /// Asked for. The others are there for the order of their keys alone.
+    pub(super) chosen: bool,
     pub(super) item_id: Uuid,
     pub(super) record_id: i64,
     pub(super) state: State,
@@ -115,6 +126,7 @@ mod tests {
 
     fn letter(state: State) -> Candidate {
         Candidate {
+            chosen: true,
             item_id: Uuid::nil(),
             record_id: 1,
             state,

@@ -40,14 +40,18 @@ struct Consumers {
 
 /// Makes a plan and keeps it.
 pub(super) async fn make(api: &Api, operator: &Operator, request: PlanRequest) -> Result<Plan, Error> {
-    let letters = select(api, &request).await?;
+    let bounds = bounds(api);
+    let (letters, matched) = select(api, &request, bounds).await?;
     let consumers = consumers(api, operator, &letters).await;
-    let mut placed = place(api, &letters, &consumers).await?;
+    let mut placed = place(api, &letters, &consumers, bounds).await?;
     let against = ask(api, operator, &letters, &placed, &consumers).await?;
     for (index, skip) in against {
         placed[index].skip = Some(skip);
     }
-    let summary = summary(api, &letters, &placed, &consumers);
+    hold_back(&letters, &mut placed, |letter| consumers.keep_order(api, letter));
+    let (letters, placed): (Vec<_>, Vec<_>) =
+        letters.into_iter().zip(placed).filter(|(letter, _)| letter.chosen).unzip();
+    let summary = summary(api, matched, &letters, &placed, &consumers);
     let skipped = placed.iter().filter(|letter| letter.skip.is_some()).count();
     let plan = Plan {
         plan_id: Uuid::now_v7(),
@@ -56,6 +60,7 @@ pub(super) async fn make(api: &Api, operator: &Operator, request: PlanRequest) -
         hash: hash(&placed),
         ready: (placed.len() - skipped) as i64,
         skipped: skipped as i64,
+        matched,
         reconcile_first: summary.reconcile_first,
         targets: summary.targets.clone(),
         skipped_items: summary.skipped_items.clone(),
@@ -67,24 +72,35 @@ pub(super) async fn make(api: &Api, operator: &Operator, request: PlanRequest) -
         .plan(&plan.hash)
         .reference(plan.plan_id)
         .count("ready", plan.ready)
-        .count("skipped", plan.skipped);
+        .count("skipped", plan.skipped)
+        .count("matched", plan.matched);
     audit::add(&mut tx, &entry).await?;
     tx.commit().await?;
     Ok(plan)
 }
 
-/// The letters that are known now: what dies from here on is not in the plan.
-async fn select(api: &Api, request: &PlanRequest) -> Result<Vec<Candidate>, Error> {
+fn bounds(api: &Api) -> Bounds {
+    let timeout = chrono::TimeDelta::from_std(api.settings.outcome_timeout).unwrap_or_default();
+    Bounds { loop_cap: api.settings.loop_cap, overdue: Utc::now() - timeout }
+}
+
+/// The letters that are known now, and those beside them that count for the order of their keys: what dies from here on
+/// is not in the plan. With the number of letters that were asked for, those beyond the limit included.
+async fn select(api: &Api, request: &PlanRequest, bounds: Bounds) -> Result<(Vec<Candidate>, i64), Error> {
     let limit = request.limit.unwrap_or(LIMITS.0);
     if !(1..=LIMITS.1).contains(&limit) {
         return Err(Error::Invalid("/limit", format!("must be between 1 and {}", LIMITS.1)));
     }
     let mut tx = letters::store::begin(&api.pool).await?;
-    let ids = match &request.ids {
+    let (ids, matched) = match &request.ids {
         Some(ids) if ids.len() > MAX_IDS => {
             return Err(Error::Invalid("/ids", format!("must be at most {MAX_IDS}")));
         }
-        Some(ids) => ids.clone(),
+        Some(ids) => {
+            let ids: BTreeSet<Uuid> = ids.iter().copied().collect();
+            let matched = ids.len() as i64;
+            (ids.into_iter().collect(), matched)
+        }
         None if request.filter.is_bare() && !request.all => return Err(Error::Unfiltered),
         None => {
             let selection = request.filter.select(&mut tx, &api.names).await?;
@@ -93,10 +109,12 @@ async fn select(api: &Api, request: &PlanRequest) -> Result<Vec<Candidate>, Erro
                 .clone()
                 .unwrap_or_else(|| State::UNSETTLED.iter().map(|state| state.name().to_owned()).collect());
             let selection = Selection { states: Some(states), ..selection };
-            letters::store::oldest(&mut tx, &selection, limit).await?
+            let oldest = letters::store::oldest(&mut tx, &selection, Some(bounds.loop_cap), limit).await?;
+            (oldest.letters.into_iter().map(|letter| letter.0).collect::<Vec<_>>(), oldest.matched)
         }
     };
-    let letters = store::candidates(&mut tx, &ids).await?;
+    let beside = store::first_beside(&mut tx, &ids, bounds.overdue).await?;
+    let letters = store::candidates(&mut tx, &ids, &beside).await?;
     tx.commit().await?;
     if request.ids.is_some() {
         let known: BTreeSet<Uuid> = letters.iter().map(|letter| letter.item_id).collect();
@@ -104,7 +122,7 @@ async fn select(api: &Api, request: &PlanRequest) -> Result<Vec<Candidate>, Erro
             return Err(Error::UnknownItem(*unknown));
         }
     }
-    Ok(letters)
+    Ok((letters, matched))
 }
 
 async fn consumers(api: &Api, operator: &Operator, letters: &[Candidate]) -> Consumers {
@@ -132,11 +150,19 @@ impl Consumers {
         let group = api.names.plain(&letter.consumer_group)?;
         self.known.get(&(topic.to_owned(), group.to_owned()))
     }
+
+    /// Whether the letter's group relies on the order of its source.
+    fn keep_order(&self, api: &Api, letter: &Candidate) -> bool {
+        self.of(api, letter).is_some_and(|(_, subscription)| subscription.order != "unordered")
+    }
 }
 
-async fn place(api: &Api, letters: &[Candidate], consumers: &Consumers) -> Result<Vec<Placed>, Error> {
-    let timeout = chrono::TimeDelta::from_std(api.settings.outcome_timeout).unwrap_or_default();
-    let bounds = Bounds { loop_cap: api.settings.loop_cap, overdue: Utc::now() - timeout };
+async fn place(
+    api: &Api,
+    letters: &[Candidate],
+    consumers: &Consumers,
+    bounds: Bounds,
+) -> Result<Vec<Placed>, Error> {
     let target = |letter: &Candidate| {
         let topic =
             api.names.replay_topic(&letter.dlt_topic, &letter.source_topic, &letter.consumer_group)?;
@@ -172,7 +198,8 @@ async fn ask(
     consumers: &Consumers,
 ) -> Result<HashMap<usize, (Skip, Option<String>)>, Error> {
     let mut questions: BTreeMap<(String, String), (Question, Vec<Asked>)> = BTreeMap::new();
-    for (index, letter) in letters.iter().enumerate().filter(|(index, _)| placed[*index].skip.is_none()) {
+    let wanted = |(index, letter): &(usize, &Candidate)| letter.chosen && placed[*index].skip.is_none();
+    for (index, letter) in letters.iter().enumerate().filter(wanted) {
         let Some((service, subscription)) = consumers.of(api, letter) else { continue };
         let question = Question {
             service: service.clone(),
@@ -188,10 +215,37 @@ async fn ask(
     Ok(check::ask(&api.pool, &api.services, &operator.token, questions.into_values().collect()).await?)
 }
 
+/// Leaves out what would overtake an earlier letter of its key: one that is left out and not settled, one that another run
+/// has in flight, and, where the group keeps an order, one that was not asked for.
+fn hold_back(letters: &[Candidate], placed: &mut [Placed], keeps_order: impl Fn(&Candidate) -> bool) {
+    let mut held: HashMap<(&str, &str, &[u8]), Uuid> = HashMap::new();
+    for (letter, placed) in letters.iter().zip(placed) {
+        let Some(key) = &letter.key else { continue };
+        let key = (letter.source_topic.as_str(), letter.consumer_group.as_str(), key.as_slice());
+        let skip = placed.skip.as_ref().map(|(skip, _)| *skip);
+        let holds = match skip {
+            Some(skip) if letter.chosen => !skip.is_settled(),
+            None if letter.chosen => false,
+            skip => skip == Some(Skip::InFlight) || keeps_order(letter),
+        };
+        if holds {
+            held.entry(key).or_insert(letter.item_id);
+        } else if let (None, Some(earlier)) = (skip, held.get(&key)) {
+            placed.skip = Some((Skip::EarlierLeftOut, Some(format!("behind {earlier}"))));
+        }
+    }
+}
+
 /// A target while it is counted: with its keys, and the letters without.
 type Counted<'a> = (Target, BTreeSet<&'a [u8]>, i64);
 
-fn summary(api: &Api, letters: &[Candidate], placed: &[Placed], consumers: &Consumers) -> Summary {
+fn summary(
+    api: &Api,
+    matched: i64,
+    letters: &[Candidate],
+    placed: &[Placed],
+    consumers: &Consumers,
+) -> Summary {
     let mut targets: BTreeMap<(&str, &str, &str), Counted<'_>> = BTreeMap::new();
     let mut shown = Vec::new();
     for (letter, placed) in letters.iter().zip(placed) {
@@ -237,7 +291,7 @@ fn summary(api: &Api, letters: &[Candidate], placed: &[Placed], consumers: &Cons
     let targets: Vec<Target> = targets.into_values().map(finish).collect();
     let asks =
         |target: &Target| target.ready > 0 && target.replay_safety == Some(ReplaySafety::ReconcileFirst);
-    Summary { reconcile_first: targets.iter().any(asks), targets, skipped_items: shown }
+    Summary { reconcile_first: targets.iter().any(asks), targets, skipped_items: shown, matched }
 }
 
 /// Of what is sent, where to, in which order.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
@@ -12,24 +13,65 @@ use super::make::Placed;
 use super::view::{Plan, Summary};
 use crate::State;
 
-/// The letters of these ids in the order in which they lay in their source, key by key.
-pub(super) async fn candidates(db: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Candidate>, sqlx::Error> {
+/// Of each key of these letters the first unsettled letter that is not among them, and the first that is in flight.
+pub(super) async fn first_beside(
+    db: &mut PgConnection,
+    ids: &[Uuid],
+    overdue: DateTime<Utc>,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"
+        with keys as materialized (
+            select distinct source_topic, consumer_group, key
+            from console.item
+            where item_id = any($1) and key is not null
+        ), beside as (
+            select i.item_id, i.source_topic, i.consumer_group, i.key, i.origin_partition, i.origin_offset,
+                i.first_dead_at,
+                case i.state when 'planned' then coalesce(r.state = 'running', false)
+                    when 'sent' then i.sent_at > $2 else false end as in_flight
+            from keys k
+            join console.item i on i.key = k.key and i.source_topic = k.source_topic
+                and i.consumer_group = k.consumer_group
+            left join console.replay r on i.state = 'planned' and r.replay_id = i.replay_id
+            where i.state not in ('resolved', 'already_processed', 'archived') and i.item_id <> all($1)
+        )
+        select distinct on (source_topic, consumer_group, key, in_flight) item_id
+        from beside
+        order by source_topic, consumer_group, key, in_flight, origin_partition nulls last, origin_offset nulls last,
+            first_dead_at, item_id
+        "#,
+        ids,
+        overdue,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// The letters of these ids in the order in which they lay in their source, key by key; `beside` were not asked for.
+pub(super) async fn candidates(
+    db: &mut PgConnection,
+    ids: &[Uuid],
+    beside: &[Uuid],
+) -> Result<Vec<Candidate>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"
         select i.item_id, i.record_id, i.state, coalesce(r.state = 'running', false) as "held!", i.sent_at, i.dlt_topic,
             i.consumer_group, i.source_topic, i.message_id, i.key, coalesce(i.value_bytes, 0) as "value_bytes!",
-            i.value_left_out, i.headers_readable, i.replays
+            i.value_left_out, i.headers_readable, i.replays, i.item_id <> all($2) as "chosen!"
         from console.item i
         left join console.replay r on i.state = 'planned' and r.replay_id = i.replay_id
-        where i.item_id = any($1)
+        where i.item_id = any($1) or i.item_id = any($2)
         order by i.source_topic, i.consumer_group, i.origin_partition nulls last, i.origin_offset nulls last,
             i.first_dead_at, i.item_id
         "#,
         ids,
+        beside,
     )
     .fetch_all(db)
     .await?;
     let candidate = rows.into_iter().map(|row| Candidate {
+        chosen: row.chosen,
         item_id: row.item_id,
         record_id: row.record_id,
         state: State::named(&row.state).unwrap_or(State::Open),
@@ -131,6 +173,7 @@ pub(crate) async fn load(db: &mut PgConnection, id: Uuid) -> Result<Plan, Error>
         hash: row.hash,
         ready: row.ready.into(),
         skipped: row.skipped.into(),
+        matched: summary.matched,
         reconcile_first: summary.reconcile_first,
         targets: summary.targets,
         skipped_items: summary.skipped_items,

@@ -19,7 +19,7 @@ pub struct PlanRequest {
     pub filter: Filter,
     /// Exactly these, instead of a filter; at most 1,000.
     pub ids: Option<Vec<Uuid>>,
-    /// Letters at most, those that died first; 100 if absent, at most 100,000.
+    /// Letters at most, those that died first, and last those that no replay can take; 100 if absent, at most 100,000.
     pub limit: Option<i64>,
     /// Everything is meant; needed where neither filter nor ids are given.
     pub all: bool,
@@ -83,6 +83,8 @@ pub struct Plan {
     pub ready: i64,
     /// Letters that will not.
     pub skipped: i64,
+    /// Letters that the request is about: those beyond its limit are neither ready nor skipped.
+    pub matched: i64,
     /// A group asks for reconciling first: the replay must say that it was done.
     pub reconcile_first: bool,
     /// By topic and group.
@@ -97,4 +99,6 @@ pub(super) struct Summary {
     pub(super) reconcile_first: bool,
     pub(super) targets: Vec<Target>,
     pub(super) skipped_items: Vec<Skipped>,
+    #[serde(default)]
+    pub(super) matched: i64,
 }

@@ -25,6 +25,9 @@ const STEP: usize = 50;
 const WINDOW: usize = 50;
 /// How long a run that ends early still waits for outcomes.
 const DRAIN: Duration = Duration::from_secs(10);
+/// What is told of a letter that a dead process had on its way when the replay topic cannot be read.
+const IN_DOUBT: &str =
+    "may have been sent: a process died while it was on its way, and the replay topic cannot be read";
 
 /// What every run of a process needs.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ pub(super) async fn drive(
 ) -> anyhow::Result<()> {
     let id = claimed.replay_id;
     let driven = async {
-        recover(context, id).await?;
+        recover(context, &claimed).await?;
         let mut run = Run::load(context, claimed).await?;
         while !shutdown.is_cancelled() {
             if run.step().await? {
@@ -85,13 +88,23 @@ pub(super) async fn drive(
 }
 
 /// What a dead process had on its way has arrived or ended by now, for its lease has run out: look which.
-async fn recover(context: &Context, id: Uuid) -> anyhow::Result<()> {
+/// When that cannot be seen, the run waits, unless somebody has asked it to stop: then they stay in doubt.
+async fn recover(context: &Context, claimed: &Claimed) -> anyhow::Result<()> {
+    let id = claimed.replay_id;
     let doubtful = store::sending_of(&context.pool, id).await?;
     if doubtful.is_empty() {
         return Ok(());
     }
     let floors = store::floors(&context.pool, id).await?;
-    let found = traces::sent(&context.sender, id, floors).await?;
+    let found = match traces::sent(&context.sender, id, floors).await {
+        Ok(found) => found,
+        Err(error) if claimed.cancel_requested => {
+            tracing::warn!(replay_id = %id, letters = doubtful.len(), error = format!("{error:#}"), "whether they were sent is not known");
+            let positions: Vec<i32> = doubtful.iter().map(|letter| letter.0).collect();
+            return Ok(store::doubt(&context.pool, id, &positions, IN_DOUBT).await?);
+        }
+        Err(error) => return Err(error),
+    };
     let (sent, unsent): (Vec<_>, Vec<_>) = doubtful
         .into_iter()
         .partition(|(_, topic, message)| message.is_some_and(|id| found.contains(&(topic.clone(), id))));
@@ -109,9 +122,12 @@ impl<'a> Run<'a> {
         let letters = store::letters(&context.pool, claimed.replay_id).await?;
         let topics: HashSet<String> = letters.iter().map(|letter| letter.target_topic.clone()).collect();
         let taken = letters.iter().filter(|letter| letter.state != "refused").count();
-        let ends = traces::ends(&context.sender, topics).await?;
-        // Before the first record; later words do not count.
-        store::add_floors(&context.pool, claimed.replay_id, &ends).await?;
+        // A run that is to stop sends nothing more, and needs no broker for it.
+        if !claimed.cancel_requested {
+            let ends = traces::ends(&context.sender, topics).await?;
+            // Before the first record; later words do not count.
+            store::add_floors(&context.pool, claimed.replay_id, &ends).await?;
+        }
         let now = Instant::now();
         let mut run = Self {
             context,
@@ -157,7 +173,7 @@ impl<'a> Run<'a> {
                 state => {
                     self.failures += usize::from(matches!(state, "failed_again" | "failed"));
                     self.silent += usize::from(state == "no_outcome");
-                    self.schedule.add_failed(&key);
+                    self.schedule.add_failed(letter.position, key);
                 }
             }
         }
@@ -294,12 +310,7 @@ impl<'a> Run<'a> {
             }
         }
         let (whole, broken): (Vec<Marked>, Vec<Marked>) = marked.into_iter().partition(|m| m.whole);
-        let refused: Vec<_> =
-            broken.iter().map(|letter| (letter.position, "not held any more".to_owned())).collect();
-        store::mark_failed(pool, id, &refused, "refused").await?;
-        for (position, _) in &refused {
-            self.fail(*position).await?;
-        }
+        self.refuse(&broken).await?;
         fail::fail_point!("console.before_send");
         let (sender, by) = (&self.context.sender, self.claimed.started_by);
         let sent = join_all(whole.into_iter().map(|letter| async move {
@@ -325,6 +336,26 @@ impl<'a> Run<'a> {
         for (position, _) in failed {
             self.failures += 1;
             self.fail(position).await?;
+        }
+        Ok(())
+    }
+
+    /// Letters that are not as they were taken. One that a late outcome of an earlier replay has settled is no failure.
+    async fn refuse(&mut self, letters: &[Marked]) -> Result<(), sqlx::Error> {
+        let settled = |letter: &Marked| {
+            letter
+                .item_state
+                .clone()
+                .filter(|state| matches!(state.as_str(), "resolved" | "already_processed"))
+        };
+        let why = |letter: &Marked| settled(letter).unwrap_or_else(|| "not held any more".to_owned());
+        let refused: Vec<_> = letters.iter().map(|letter| (letter.position, why(letter))).collect();
+        store::mark_failed(&self.context.pool, self.claimed.replay_id, &refused, "refused").await?;
+        for letter in letters {
+            match settled(letter) {
+                Some(_) => self.schedule.done(letter.position),
+                None => self.fail(letter.position).await?,
+            }
         }
         Ok(())
     }

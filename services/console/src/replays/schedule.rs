@@ -1,6 +1,6 @@
 //! Which record may be sent next: per key one at a time and in order, and after a failure none of that key any more.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Place of a letter in its run.
 pub(super) type Position = i32;
@@ -21,7 +21,8 @@ pub(super) struct Schedule {
     keys: HashMap<Position, Key>,
     ready: BTreeSet<Position>,
     under_way: HashMap<Key, Position>,
-    failed: HashSet<Key>,
+    /// Keys that failed before this process took the run over, with the first letter that did.
+    failed: HashMap<Key, Position>,
     left: usize,
 }
 
@@ -43,15 +44,16 @@ impl Schedule {
         self.keys.insert(position, key);
     }
 
-    /// A key that failed before this process took the run over: its letters are not sent.
-    pub(super) fn add_failed(&mut self, key: &Key) {
-        self.failed.insert(key.clone());
+    /// A letter that failed before this process took the run over: the later ones of its key are not sent.
+    pub(super) fn add_failed(&mut self, position: Position, key: Key) {
+        let first = self.failed.entry(key).or_insert(position);
+        *first = position.min(*first);
     }
 
-    /// Letters of keys that have failed, to be given up.
+    /// Letters behind one of their key that has failed, to be given up.
     pub(super) fn take_stopped(&mut self) -> Vec<Position> {
         let failed = std::mem::take(&mut self.failed);
-        failed.iter().flat_map(|key| self.give_up(key)).collect()
+        failed.iter().flat_map(|(key, position)| self.give_up(key, *position)).collect()
     }
 
     /// At most `count` letters that may be sent now; they are under way from here on.
@@ -87,7 +89,7 @@ impl Schedule {
     pub(super) fn failed(&mut self, position: Position) -> Vec<Position> {
         let Some(key) = self.keys.remove(&position) else { return Vec::new() };
         self.under_way.remove(&key);
-        self.give_up(&key)
+        self.give_up(&key, position)
     }
 
     /// Letters that were not sent and may still be.
@@ -95,14 +97,19 @@ impl Schedule {
         self.left
     }
 
-    fn give_up(&mut self, key: &Key) -> Vec<Position> {
-        let queue: Vec<_> = self.queues.remove(key).into_iter().flatten().collect();
-        for position in &queue {
+    /// Takes what is queued behind `position` out of its key.
+    fn give_up(&mut self, key: &Key, position: Position) -> Vec<Position> {
+        let Some(queue) = self.queues.get_mut(key) else { return Vec::new() };
+        let later: Vec<_> = queue.split_off(queue.partition_point(|queued| *queued < position)).into();
+        if queue.is_empty() {
+            self.queues.remove(key);
+        }
+        for position in &later {
             self.keys.remove(position);
             self.ready.remove(position);
         }
-        self.left -= queue.len();
-        queue
+        self.left -= later.len();
+        later
     }
 }
 
@@ -147,12 +154,14 @@ mod tests {
     fn a_successor_goes_on_where_the_run_stood() {
         let mut schedule = Schedule::default();
         schedule.add_under_way(0, key("a"));
-        schedule.add_failed(&key("b"));
-        for (position, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        for (position, name) in [(1, "a"), (2, "b"), (4, "b"), (6, "b"), (7, "c")] {
             schedule.add(position, key(name));
         }
-        assert_eq!(schedule.take_stopped(), [2]);
-        assert_eq!(schedule.next(5), [3]);
+        // Letters that failed or were refused: what lies before them is not theirs to stop.
+        schedule.add_failed(5, key("b"));
+        schedule.add_failed(3, key("b"));
+        assert_eq!(schedule.take_stopped(), [4, 6]);
+        assert_eq!((schedule.next(5), schedule.left()), (vec![2, 7], 1));
         schedule.done(0);
         assert_eq!(schedule.next(5), [1]);
     }

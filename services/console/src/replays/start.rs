@@ -25,9 +25,9 @@ pub(super) async fn start(api: &Api, operator: &Operator, request: &ReplayReques
         return Err(Error::ReconcileFirst);
     }
     store::insert(&mut tx, replay_id, operator.principal.customer, request).await?;
-    let timeout = api.settings.outcome_timeout;
-    let taken = store::take(&mut tx, replay_id, request.plan_id, api.settings.loop_cap, timeout).await?;
-    let refused = store::refuse_rest(&mut tx, replay_id, request.plan_id).await?;
+    let (cap, timeout) = (api.settings.loop_cap, api.settings.outcome_timeout);
+    let taken = store::take(&mut tx, replay_id, request.plan_id, cap, timeout).await?;
+    let refused = store::refuse_rest(&mut tx, replay_id, request.plan_id, cap).await?;
     let entry = Entry::new(&operator.principal, "replay", request)
         .plan(&plan.hash)
         .reference(replay_id)

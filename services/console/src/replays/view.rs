@@ -57,32 +57,14 @@ pub struct Progress {
     pub already_processed: i64,
     /// Kafka has not taken them.
     pub failed: i64,
-    /// Not taken into the run: something had happened to them since the plan.
+    /// Not sent: something had happened to them since the plan.
     pub refused: i64,
+    /// Of `refused` those with which nothing is left to do: handled meanwhile, or put away.
+    pub refused_settled: i64,
     /// Not sent, because an earlier one of the key failed, or the run ended.
     pub stopped: i64,
     /// Sent; the consumer has not said in time what became of them.
     pub no_outcome: i64,
-}
-
-impl Progress {
-    /// All letters.
-    #[must_use]
-    pub const fn total(&self) -> i64 {
-        self.pending + self.sending + self.sent + self.settled() + self.refused + self.stopped
-    }
-
-    /// With an outcome, good or not.
-    #[must_use]
-    pub const fn settled(&self) -> i64 {
-        self.resolved + self.failed_again + self.already_processed + self.failed + self.no_outcome
-    }
-
-    /// Whether every letter of the run is handled, in it or before.
-    #[must_use]
-    pub const fn is_good(&self) -> bool {
-        self.resolved + self.already_processed == self.total()
-    }
 }
 
 /// A letter that was not handled.

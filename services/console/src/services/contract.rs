@@ -51,12 +51,12 @@ pub struct Subscription {
     /// Why it is not closed.
     #[serde(default)]
     pub breaker_reason: Option<String>,
-    /// Keys that are parked.
+    /// Keys that are parked; null while the service's database does not answer.
     #[serde(default)]
-    pub parked_keys: i64,
-    /// Messages behind them.
+    pub parked_keys: Option<i64>,
+    /// Messages behind them; the same.
     #[serde(default)]
-    pub parked_messages: i64,
+    pub parked_messages: Option<i64>,
     /// Partitions that make no progress.
     #[serde(default)]
     pub blocked: Vec<Blocked>,

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use futures::future::join_all;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -14,12 +14,11 @@ use uuid::Uuid;
 use waybill_service::auth::Role;
 use waybill_service::http::{self, ApiError};
 
+use super::act::Act;
 use super::contract::{Key, Keys, Subscription, Tasks};
 use super::view::{Merged, Release, Resume, Said};
 use super::{Fault, Services};
-use crate::ServiceAddress;
 use crate::api::{Api, Operator, Params, Segment};
-use crate::audit::{self, Entry};
 
 /// `/v1/consumers`, `/v1/keys`, `/v1/tasks`.
 pub(crate) fn router() -> OpenApiRouter<Api> {
@@ -61,7 +60,9 @@ async fn resume(
 ) -> Result<Json<Value>, ApiError> {
     operator.require(Role::Act)?;
     let service = api.services.consumer_of(&request.topic, &request.group, &operator.token).await?;
-    act(&api, &operator, &service, "resume", "/internal/consumer/resume", &request, None).await
+    let path = "/internal/consumer/resume".to_owned();
+    let act = Act { verbs: ["resume", "resume_finished"], path, request: json!(request), task: None };
+    Ok(Json(act.carry_out(&api, &operator, vec![service]).await?))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -81,6 +82,8 @@ struct KeysWanted {
 }
 
 /// Parked keys
+///
+/// A topic or group that no service knows is a mistake, and not a list of nothing.
 #[utoipa::path(get, path = "/v1/keys", tag = "services", params(KeysWanted), responses((status = 200, description = "By service", body = Merged<Key>)))]
 async fn keys(
     Held(api): Held<Api>,
@@ -88,6 +91,10 @@ async fn keys(
     Params(wanted): Params<KeysWanted>,
 ) -> Result<Json<Merged<Key>>, ApiError> {
     operator.require(Role::View)?;
+    cursor_of_one("/after", wanted.after.as_deref(), wanted.service.as_deref())?;
+    let named = wanted.topic.is_some() || wanted.group.is_some();
+    let any = |name: &Option<String>| name.clone().unwrap_or_else(|| "any".to_owned());
+    let nobody = Fault::NoConsumer { topic: any(&wanted.topic), group: any(&wanted.group) };
     let query = query(&[
         ("topic", wanted.topic),
         ("group", wanted.group),
@@ -96,7 +103,10 @@ async fn keys(
     ]);
     let (service, path) = (wanted.service.as_deref(), "/internal/consumer/keys");
     let split = |page: Keys| (page.keys, page.next.map(Value::String));
-    Ok(Json(gather(&api.services, service, path, &query, &operator.token, split).await?))
+    let keys = gather(&api.services, service, path, &query, &operator.token, split).await?;
+    // A name that no service knows is a mistake, and not a list of nothing.
+    let nobody = (named && keys.iter().all(|(_, said)| said.is_none())).then_some(nobody);
+    nobody.map_or_else(|| Ok(Json(merged(keys))), |fault| Err(fault.into()))
 }
 
 /// Release a blocked key
@@ -114,7 +124,9 @@ async fn release(
 ) -> Result<Json<Value>, ApiError> {
     operator.require(Role::Act)?;
     let service = api.services.consumer_of(&request.topic, &request.group, &operator.token).await?;
-    act(&api, &operator, &service, "release", "/internal/consumer/keys/release", &request, None).await
+    let path = "/internal/consumer/keys/release".to_owned();
+    let act = Act { verbs: ["release", "release_finished"], path, request: json!(request), task: None };
+    Ok(Json(act.carry_out(&api, &operator, vec![service]).await?))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -143,6 +155,7 @@ async fn tasks(
     Params(wanted): Params<TasksWanted>,
 ) -> Result<Json<Merged<Value>>, ApiError> {
     operator.require(Role::View)?;
+    cursor_of_one("/before", wanted.before.as_deref(), wanted.service.as_deref())?;
     let query = query(&[
         ("status", wanted.status),
         ("kind", wanted.kind),
@@ -152,7 +165,8 @@ async fn tasks(
     ]);
     let (service, path) = (wanted.service.as_deref(), "/internal/tasks");
     let split = |page: Tasks| (page.tasks, page.next);
-    Ok(Json(gather(&api.services, service, path, &query, &operator.token, split).await?))
+    let tasks = gather(&api.services, service, path, &query, &operator.token, split).await?;
+    Ok(Json(merged(tasks)))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -178,30 +192,35 @@ async fn task(
     Params(of): Params<TaskOf>,
 ) -> Result<Json<Value>, ApiError> {
     operator.require(Role::Act)?;
-    let act_name = match verb.as_str() {
-        "retry" => "task_retry",
-        "cancel" => "task_cancel",
+    let verbs = match verb.as_str() {
+        "retry" => ["task_retry", "task_retry_finished"],
+        "cancel" => ["task_cancel", "task_cancel_finished"],
         _ => {
             let detail = "a task takes retry and cancel";
             return Err(ApiError::new(StatusCode::NOT_FOUND, "not-found", detail));
         }
     };
     let path = format!("/internal/tasks/{id}/{verb}");
-    let mut last = Ok(Json(json!({"verdict": "unknown"})));
-    for service in api.services.named(of.service.as_deref())? {
-        let said = act(&api, &operator, service, act_name, &path, &json!({}), Some(id)).await;
-        match said {
-            Ok(Json(said)) if said["verdict"] == "unknown" => {}
-            Ok(said) => return Ok(said),
-            Err(error) => last = Err(error),
-        }
-    }
-    last
+    let act = Act { verbs, path, request: json!({}), task: Some(id) };
+    let services = api.services.named(of.service.as_deref())?.into_iter().cloned().collect();
+    Ok(Json(act.carry_out(&api, &operator, services).await?))
 }
 
 fn query<'a>(parts: &[(&'a str, Option<String>)]) -> Vec<(&'a str, String)> {
     parts.iter().filter_map(|(name, value)| Some((*name, value.clone()?))).collect()
 }
+
+/// A cursor is one service's.
+fn cursor_of_one(pointer: &str, cursor: Option<&str>, service: Option<&str>) -> Result<(), ApiError> {
+    if cursor.is_some() && service.is_none() {
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
+            .pointer(pointer, "is the cursor of one service: say which with service"));
+    }
+    Ok(())
+}
+
+/// By service and its name: what it says, or nothing where it has no such things.
+type Gathered<T> = Vec<(String, Option<Result<(Vec<T>, Option<Value>), Fault>>)>;
 
 async fn gather<P: DeserializeOwned, T>(
     services: &Services,
@@ -210,47 +229,19 @@ async fn gather<P: DeserializeOwned, T>(
     query: &[(&str, String)],
     token: &str,
     split: impl Fn(P) -> (Vec<T>, Option<Value>),
-) -> Result<Merged<T>, Fault> {
+) -> Result<Gathered<T>, Fault> {
     let asked = services.named(name)?.into_iter().map(|service| async move {
         (service.name.clone(), services.get::<P>(service, path, query, token).await)
     });
     let said = join_all(asked).await.into_iter().map(|(name, page)| match page {
-        // A service without such things.
-        Err(fault) if fault.status() == Some(StatusCode::NOT_FOUND) => Said::of(name, Ok((Vec::new(), None))),
-        page => Said::of(name, page.map(&split)),
+        Err(fault) if fault.status() == Some(StatusCode::NOT_FOUND) => (name, None),
+        page => (name, Some(page.map(&split))),
     });
-    Ok(Merged { services: said.collect() })
+    Ok(said.collect())
 }
 
-/// Passes an act on, and writes it down with what came of it.
-async fn act(
-    api: &Api,
-    operator: &Operator,
-    service: &ServiceAddress,
-    verb: &'static str,
-    path: &str,
-    request: &impl Serialize,
-    reference: Option<Uuid>,
-) -> Result<Json<Value>, ApiError> {
-    let said = api.services.post::<Value>(service, path, request, &operator.token).await;
-    if said.as_ref().is_ok_and(|said| said["verdict"] == "unknown")
-        || said
-            .as_ref()
-            .is_err_and(|fault| fault.status() == Some(StatusCode::NOT_FOUND) && reference.is_some())
-    {
-        return Ok(Json(json!({"verdict": "unknown"})));
-    }
-    let mut entry = Entry::new(&operator.principal, verb, request).count("service", service.name.clone());
-    entry = match &said {
-        Ok(said) => entry.count("said", said.clone()),
-        Err(fault) => entry.count("fault", fault.to_string()),
-    };
-    if let Some(id) = reference {
-        entry = entry.reference(id);
-    }
-    let mut connection = api.pool.acquire().await?;
-    audit::add(&mut connection, &entry).await?;
-    let mut said = said?;
-    said["service"] = json!(service.name);
-    Ok(Json(said))
+fn merged<T>(gathered: Gathered<T>) -> Merged<T> {
+    let said =
+        |(name, said): (String, Option<_>)| Said::of(name, said.unwrap_or_else(|| Ok((Vec::new(), None))));
+    Merged { services: gathered.into_iter().map(said).collect() }
 }

@@ -1,5 +1,6 @@
 //! The consuming services' own API: asked in the operator's name, with the operator's token.
 
+mod act;
 mod client;
 pub mod contract;
 pub(crate) mod http;

@@ -167,13 +167,13 @@ async fn what_is_put_away_stays_away_unless_it_dies_again() {
     let everything = |reason: &str| json!({"filter": {"topic": "orders.v1"}, "reason": reason});
     assert_eq!(console.refused("/v1/dlt/archive", &everything(" ")).await.0, 400);
     let away = console.post("/v1/dlt/archive", &everything("ticket 7")).await;
-    assert_eq!(away, json!({"changed": 2, "left": 0}));
+    assert_eq!(away, json!({"changed": 2, "left": 0, "matched": 2}));
     assert_eq!(console.state(&kept, "archived").await["archived_reason"], "ticket 7");
     assert_eq!(console.get("/v1/dlt/groups").await["groups"], json!([]));
     other.produce(&fixture.topics).await;
     console.state(&other, "open").await;
     let back = console.post("/v1/dlt/restore", &everything("after all")).await;
-    assert_eq!(back, json!({"changed": 1, "left": 0}));
+    assert_eq!(back, json!({"changed": 1, "left": 0, "matched": 1}));
     console.state(&kept, "open").await;
     // The audit has each act and what it did to each message, and takes nothing back.
     let acts = console.get("/v1/audit").await;
@@ -196,6 +196,34 @@ async fn what_is_put_away_stays_away_unless_it_dies_again() {
     ] {
         let error = sqlx::query(statement).execute(&fixture.database.pool).await.expect_err(statement);
         assert!(error.to_string().contains("append-only"), "{error}");
+    }
+    console.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_dies_again_while_it_is_put_away_stays() {
+    let fixture = Fixture::new().await;
+    let console = fixture.console_with(&[("DATABASE_LOCK_TIMEOUT", "20s")]).await;
+    for by in ["filter", "ids"] {
+        let dead = Dead::new(by);
+        dead.produce(&fixture.topics).await;
+        let item = console.letter(&dead).await;
+        let request = match by {
+            "ids" => json!({"ids": [item["item_id"]], "reason": "known"}),
+            _ => json!({"filter": {"key": by}, "reason": "known"}),
+        };
+        // The new death waits for the letter first, then the archive.
+        let mut held = fixture.database.pool.begin().await.expect("begins");
+        sqlx::query("select 1 from console.item for update").execute(&mut *held).await.expect("locks");
+        dead.produce(&fixture.topics).await;
+        fixture.waiting(1).await;
+        let (away, ()) = tokio::join!(console.post("/v1/dlt/archive", &request), async {
+            fixture.waiting(2).await;
+            held.commit().await.expect("commits");
+        });
+        assert_eq!(away, json!({"changed": 0, "left": 1, "matched": 1}), "{by}");
+        let item = console.letter(&dead).await;
+        assert_eq!((&item["state"], &item["deaths"]), (&json!("open"), &json!(2)), "{by}");
     }
     console.stop().await;
 }

@@ -171,6 +171,21 @@ impl Fixture {
         Config::from_arg_matches(&matches).expect("settings")
     }
 
+    /// Until so many sessions of this database wait for a lock.
+    pub(crate) async fn waiting(&self, sessions: i64) {
+        eventually(async || {
+            let waiting: i64 = sqlx::query_scalar(
+                "select count(*) from pg_stat_activity
+                 where datname = current_database() and wait_event_type = 'Lock'",
+            )
+            .fetch_one(&self.database.pool)
+            .await
+            .expect("counts");
+            if waiting >= sessions { Ok(()) } else { Err(waiting) }
+        })
+        .await;
+    }
+
     pub(crate) async fn console(&self) -> Console {
         self.console_with(&[]).await
     }

@@ -1,8 +1,11 @@
 //! Who may do what, and who sees what.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::json;
 use uuid::Uuid;
+use waybill_testkit::eventually;
 
 use crate::fixture::{Dead, Fixture, id};
 
@@ -94,11 +97,63 @@ async fn the_services_are_asked_in_the_operators_name() {
     let acts = console.get("/v1/audit").await;
     let verbs: Vec<_> =
         acts["acts"].as_array().expect("acts").iter().map(|act| act["verb"].clone()).collect();
-    assert_eq!(verbs, ["task_cancel", "task_retry", "resume", "release", "release"]);
+    let of = ["task_retry", "task_cancel", "task_retry", "resume", "release", "release"];
+    let expected: Vec<_> =
+        of.iter().flat_map(|verb| [format!("{verb}_finished"), (*verb).to_owned()]).collect();
+    assert_eq!(verbs, expected);
+    let said = |act: &serde_json::Value| act["counts"]["said"]["point"].clone();
+    assert_eq!(
+        (said(&acts["acts"][0]), said(&acts["acts"][4])),
+        (json!({"verdict": "unknown"}), json!({"verdict": "retried"}))
+    );
     // One that does not answer is shown as such, and hides no other.
     fixture.services.stop();
     fixture.services.set(|services| services.status = Some(axum::http::StatusCode::INTERNAL_SERVER_ERROR));
     let consumers = console.get("/v1/consumers").await;
     assert!(consumers["services"][0]["error"].is_string(), "{consumers}");
+    console.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_act_of_a_service_is_in_the_audit_before_it_and_after_it_whoever_waits_for_it() {
+    let fixture = Fixture::new().await;
+    let console = fixture.console().await;
+    let release = json!({"topic": "orders.v1", "group": "point", "key": "k-1"});
+    let done = || fixture.services.known.lock().expect("not poisoned").acts.len();
+    // The client goes away in the middle of it.
+    fixture.services.set(|services| services.slow = Duration::from_secs(1));
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_millis(300)).build();
+    let asked = client.expect("client").post(format!("{}/v1/keys/release", console.url()));
+    let gone = asked.bearer_auth(&console.token).json(&release).send().await;
+    assert!(gone.is_err_and(|error| error.is_timeout()));
+    let acts = console.get("/v1/audit").await;
+    assert_eq!(
+        (&acts["acts"][0]["verb"], &acts["acts"][0]["filter"]["key"]),
+        (&json!("release"), &json!("k-1"))
+    );
+    let intent = acts["acts"][0]["audit_id"].clone();
+    let finished = eventually(async || {
+        let acts = console.get("/v1/audit?verb=release_finished").await;
+        acts["acts"].get(0).cloned().ok_or(acts)
+    })
+    .await;
+    assert_eq!(finished["counts"], json!({"act": intent, "said": {"point": {"released": true}}}));
+    assert_eq!(done(), 1);
+    // What cannot be written down is not done.
+    fixture.services.set(|services| services.slow = Duration::ZERO);
+    let rename = async |statement: &'static str| {
+        sqlx::query(statement).execute(&fixture.database.pool).await.expect("renamed");
+    };
+    rename("alter table console.audit rename to audit_away").await;
+    let resume = json!({"topic": "orders.v1", "group": "point"});
+    assert!(console.refused("/v1/keys/release", &release).await.0 >= 500);
+    assert!(console.refused("/v1/consumers/resume", &resume).await.0 >= 500);
+    rename("alter table console.audit_away rename to audit").await;
+    assert_eq!(done(), 1);
+    // A fault of the service is written down as well.
+    fixture.services.set(|services| services.failing = true);
+    assert_eq!(console.refused("/v1/keys/release", &release).await, (502, "service-refused".into()));
+    let acts = console.get("/v1/audit?verb=release_finished").await;
+    assert!(acts["acts"][0]["counts"]["said"]["point"]["fault"].is_string(), "{acts}");
     console.stop().await;
 }

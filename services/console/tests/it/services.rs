@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -14,12 +15,19 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) safety: &'static str,
+    pub(crate) order: &'static str,
     /// Ids that the inbox has as done.
     pub(crate) done: HashSet<Uuid>,
     /// Ids whose value cannot be read.
     pub(crate) undecodable: HashSet<Uuid>,
+    /// Ids that it says nothing about.
+    pub(crate) unsaid: HashSet<Uuid>,
     /// Answers with this status instead.
     pub(crate) status: Option<StatusCode>,
+    /// Fails each act.
+    pub(crate) failing: bool,
+    /// How long it takes over an act.
+    pub(crate) slow: Duration,
     /// Bodies over this many bytes are refused.
     pub(crate) most: usize,
     /// Messages of each check.
@@ -45,9 +53,13 @@ impl Services {
     pub(crate) async fn start() -> Self {
         let known = Arc::new(Mutex::new(Known {
             safety: "safe",
+            order: "unordered",
             done: HashSet::new(),
             undecodable: HashSet::new(),
+            unsaid: HashSet::new(),
             status: None,
+            failing: false,
+            slow: Duration::ZERO,
             most: 64 << 10,
             checks: Vec::new(),
             tokens: HashSet::new(),
@@ -93,9 +105,12 @@ fn enter(known: &Mutex<Known>, headers: &HeaderMap) -> Result<(), StatusCode> {
 
 async fn subscriptions(State(known): Shared, headers: HeaderMap) -> Answer {
     enter(&known, &headers)?;
-    let safety = known.lock().expect("not poisoned").safety;
+    let (safety, order) = {
+        let known = known.lock().expect("not poisoned");
+        (known.safety, known.order)
+    };
     Ok(Json(json!({"subscriptions": [{
-        "topic": "orders.v1", "group": "point", "order": "unordered", "tiers": ["1s"], "replay_safety": safety,
+        "topic": "orders.v1", "group": "point", "order": order, "tiers": ["1s"], "replay_safety": safety,
         "breaker": "closed", "breaker_reason": null, "parked_keys": 1, "parked_messages": 2,
         "blocked": [{"topic": "orders.v1", "partition": 1, "reason": "handler", "error": null}], "new_field": 1,
     }]})))
@@ -114,8 +129,9 @@ async fn check(State(known): Shared, headers: HeaderMap, body: String) -> Answer
     known.checks.push(messages.len());
     let judged: Vec<Value> = messages
         .iter()
-        .map(|message| {
-            let id: Uuid = crate::fixture::id(&message["message_id"]);
+        .map(|message| (message, crate::fixture::id(&message["message_id"])))
+        .filter(|(_, id)| !known.unsaid.contains(id))
+        .map(|(message, id)| {
             let readable = !known.undecodable.contains(&id) && !message["value"].is_null();
             json!({
                 "message_id": id,
@@ -135,26 +151,71 @@ async fn resume(State(known): Shared, headers: HeaderMap, Json(body): Json<Value
     Ok(Json(json!({"resumed": true})))
 }
 
-async fn keys(State(known): Shared, headers: HeaderMap) -> Answer {
+/// What is parked: key, encoding, and whether it stands for one message without key.
+const PARKED: [(&str, &str, bool); 2] = [("k-1", "utf8", false), ("/wA=", "base64", true)];
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    topic: Option<String>,
+    group: Option<String>,
+    limit: Option<usize>,
+    after: Option<usize>,
+}
+
+async fn keys(State(known): Shared, headers: HeaderMap, Query(page): Query<Page>) -> Answer {
     enter(&known, &headers)?;
-    Ok(Json(json!({"keys": [{
-        "topic": "orders.v1", "group": "point", "key": "k-1", "key_encoding": "utf8", "keyless": false,
-        "state": "blocked", "attempts": 5, "due_at": null, "parked_at": "2026-11-30T00:00:00Z", "messages": 2,
-    }], "next": null})))
+    let fits = |asked: Option<String>, name: &str| asked.is_none_or(|asked| asked == name);
+    if !fits(page.topic, "orders.v1") || !fits(page.group, "point") {
+        return Err(StatusCode::NOT_FOUND);
+    }
+    let (after, limit) = (page.after.unwrap_or(0), page.limit.unwrap_or(50));
+    let key = |(key, encoding, keyless): &(&str, &str, bool)| {
+        json!({
+            "topic": "orders.v1", "group": "point", "key": key, "key_encoding": encoding, "keyless": keyless,
+            "state": "blocked", "attempts": 5, "due_at": null, "parked_at": "2026-11-30T00:00:00Z", "messages": 2,
+        })
+    };
+    let keys: Vec<_> = PARKED.iter().skip(after).take(limit).map(key).collect();
+    let next = (after + keys.len() < PARKED.len()).then(|| (after + keys.len()).to_string());
+    Ok(Json(json!({"keys": keys, "next": next})))
 }
 
 async fn release(State(known): Shared, headers: HeaderMap, Json(body): Json<Value>) -> Answer {
     enter(&known, &headers)?;
-    let released = body["key"] == "k-1";
+    let (slow, failing) = {
+        let known = known.lock().expect("not poisoned");
+        (known.slow, known.failing)
+    };
+    tokio::time::sleep(slow).await;
+    if failing {
+        return Err(StatusCode::CONFLICT);
+    }
+    let is = |(key, encoding, keyless): &(&str, &str, bool)| {
+        body["key"] == *key && body["key_encoding"] == *encoding && body["keyless"] == *keyless
+    };
+    let released = PARKED.iter().any(is);
     known.lock().expect("not poisoned").acts.push(("release".to_owned(), body));
     Ok(Json(json!({ "released": released })))
 }
 
-async fn tasks(State(known): Shared, headers: HeaderMap) -> Answer {
+#[derive(serde::Deserialize)]
+struct TaskPage {
+    limit: Option<usize>,
+    before: Option<Uuid>,
+}
+
+async fn tasks(State(known): Shared, headers: HeaderMap, Query(page): Query<TaskPage>) -> Answer {
     enter(&known, &headers)?;
     let known = known.lock().expect("not poisoned");
-    let tasks: Vec<_> = known.tasks.iter().map(|(id, status)| json!({"id": id, "status": status})).collect();
-    Ok(Json(json!({"tasks": tasks, "next": null})))
+    let mut ids: Vec<_> =
+        known.tasks.keys().filter(|id| page.before.is_none_or(|before| **id < before)).collect();
+    ids.sort_unstable_by(|a, b| b.cmp(a));
+    let (limit, all) = (page.limit.unwrap_or(50), ids.len());
+    ids.truncate(limit);
+    let next = ids.last().filter(|_| limit < all);
+    let tasks: Vec<_> = ids.iter().map(|id| json!({"id": id, "status": known.tasks[*id]})).collect();
+    Ok(Json(json!({"tasks": tasks, "next": next})))
 }
 
 async fn task(State(known): Shared, headers: HeaderMap, Path((id, verb)): Path<(Uuid, String)>) -> Answer {

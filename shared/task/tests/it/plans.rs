@@ -48,7 +48,7 @@ async fn claims_go_by_the_index_and_sort_nothing_whatever_the_statistics() {
     for (text, arguments, index) in [
         ("skip locked", DUE, "task_due_idx"),
         ("unnest($6", NAMED, "task_key_idx"),
-        ("offset 999", END, "task_due_idx"),
+        ("offset 499", END, "task_due_idx"),
         ("as \"age!\"", "", "task_due_idx"),
         ("as \"requested!\"", HEARTBEAT, "task_pkey"),
     ] {

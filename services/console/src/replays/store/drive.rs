@@ -121,6 +121,8 @@ pub(in crate::replays) struct Marked {
     pub(in crate::replays) target_topic: String,
     /// The run holds its claim, and the letter is all there.
     pub(in crate::replays) whole: bool,
+    /// `None`: the index has forgotten it.
+    pub(in crate::replays) item_state: Option<String>,
     pub(in crate::replays) partition: Option<i32>,
     pub(in crate::replays) replays: Option<i32>,
     pub(in crate::replays) key: Option<Vec<u8>>,
@@ -153,7 +155,7 @@ pub(in crate::replays) async fn mark_sending(
         )
         select m.position as "position!", m.item_id as "item_id!", m.target_topic as "target_topic!",
             coalesce(i.state = 'planned' and i.replay_id = $1 and d.record_id is not null, false) as "whole!",
-            coalesce(i.origin_partition, d.dlt_partition) as partition, i.replays as "replays?", d.key, d.value,
+            i.state as "item_state?", coalesce(i.origin_partition, d.dlt_partition) as partition, i.replays as "replays?", d.key, d.value,
             d.headers as "headers?"
         from marked m
         left join console.item i on i.item_id = m.item_id
@@ -263,6 +265,30 @@ pub(in crate::replays) async fn outcomes(
     .fetch_all(pool)
     .await?;
     Ok(rows.into_iter().map(|row| (row.position, row.state)).collect())
+}
+
+/// Letters of which nobody can say whether they were sent: counted as sent, so that nothing sends them again unasked, and
+/// told apart by `reason`. An outcome still settles them.
+pub(in crate::replays) async fn doubt(
+    pool: &PgPool,
+    replay: Uuid,
+    positions: &[i32],
+    reason: &str,
+) -> Result<(), sqlx::Error> {
+    mark_sent(pool, replay, positions).await?;
+    sqlx::query!(
+        r#"
+        update console.replay_item
+        set state = 'no_outcome', detail = $3, settled_at = clock_timestamp()
+        where replay_id = $1 and position = any($2) and state = 'sent'
+        "#,
+        replay,
+        positions,
+        reason,
+    )
+    .execute(pool)
+    .await?;
+    Ok(())
 }
 
 /// Letters whose outcome has not come in time. The item stays `sent`, for everybody to see.

@@ -15,6 +15,8 @@ pub(in crate::replays) struct Claimed {
     pub(in crate::replays) rate: i32,
     pub(in crate::replays) canary: i32,
     pub(in crate::replays) stop_after_failures: i32,
+    /// Somebody has asked it to stop.
+    pub(in crate::replays) cancel_requested: bool,
 }
 
 /// Takes one run whose lease has run out; a new one has none.
@@ -37,7 +39,7 @@ pub(in crate::replays) async fn claim(
             limit 1
             for update skip locked
         )
-        returning replay_id, started_by, rate, canary, stop_after_failures
+        returning replay_id, started_by, rate, canary, stop_after_failures, cancel_requested
         "#,
         owner,
         interval(lease),

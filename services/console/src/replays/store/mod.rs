@@ -9,8 +9,8 @@ use std::time::Duration;
 use sqlx::postgres::types::PgInterval;
 
 pub(super) use drive::{
-    Marked, Standing, add_floors, audit_end, finish, floors, letters, mark_failed, mark_sending, mark_sent,
-    outcomes, overdue, sending_of, stop, unmark,
+    Marked, Standing, add_floors, audit_end, doubt, finish, floors, letters, mark_failed, mark_sending,
+    mark_sent, outcomes, overdue, sending_of, stop, unmark,
 };
 pub(super) use lease::{Claimed, Held, claim, let_go, renew};
 pub(super) use start::{find, insert, list, refuse_rest, request_cancel, take, troubles};

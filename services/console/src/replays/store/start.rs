@@ -33,7 +33,8 @@ pub(in crate::replays) async fn insert(
     Ok(())
 }
 
-/// Takes the plan's letters that are still as they were, and that nobody holds.
+/// Takes the plan's letters that are still as they were, that nobody holds, and that would overtake nothing of their key
+/// that another run has in flight.
 pub(in crate::replays) async fn take(
     tx: &mut PgConnection,
     replay: Uuid,
@@ -41,16 +42,30 @@ pub(in crate::replays) async fn take(
     loop_cap: i32,
     outcome_timeout: Duration,
 ) -> Result<i64, sqlx::Error> {
-    // Locked first, in the order of their ids, so that two runs over the same letters do not wait for each other; judged
-    // in a statement of its own, which sees the run that held the locks before.
+    // Locked first, with all that is unsettled of their keys, in the order of their ids, so that two runs over the same
+    // keys do not wait for each other; judged in a statement of its own, which sees the run that held the locks before.
     sqlx::query!(
         r#"
-        select i.item_id
-        from console.plan_item p
-        join console.item i on i.item_id = p.item_id
-        where p.plan_id = $1 and p.skipped is null
-        order by i.item_id
-        for update of i
+        with mine as materialized (
+            select i.item_id, i.source_topic, i.consumer_group, i.key
+            from console.plan_item p
+            join console.item i on i.item_id = p.item_id
+            where p.plan_id = $1 and p.skipped is null
+        ), keys as materialized (
+            select distinct source_topic, consumer_group, key from mine where key is not null
+        )
+        select item_id
+        from console.item
+        where item_id in (
+            select item_id from mine
+            union
+            select i.item_id
+            from keys k
+            join console.item i on i.key = k.key and i.source_topic = k.source_topic
+                and i.consumer_group = k.consumer_group
+            where i.state not in ('resolved', 'already_processed', 'archived'))
+        order by item_id
+        for update
         "#,
         plan,
     )
@@ -58,7 +73,31 @@ pub(in crate::replays) async fn take(
     .await?;
     let taken = sqlx::query!(
         r#"
-        with taken as (
+        with keys as materialized (
+            select distinct i.source_topic, i.consumer_group, i.key
+            from console.plan_item p
+            join console.item i on i.item_id = p.item_id
+            where p.plan_id = $2 and p.skipped is null and i.key is not null
+        ), behind as materialized (
+            select item_id
+            from (
+                select i.item_id,
+                    bool_or(case i.state
+                        when 'sent' then i.sent_at >= clock_timestamp() - $4::interval
+                        when 'planned' then exists (
+                            select 1 from console.replay r where r.replay_id = i.replay_id and r.state = 'running')
+                        else false
+                    end) over (
+                        partition by i.source_topic, i.consumer_group, i.key
+                        order by i.origin_partition nulls last, i.origin_offset nulls last, i.first_dead_at, i.item_id
+                        rows between unbounded preceding and 1 preceding
+                    ) as is_behind
+                from keys k
+                join console.item i on i.key = k.key and i.source_topic = k.source_topic
+                    and i.consumer_group = k.consumer_group
+            ) placed
+            where is_behind
+        ), taken as (
             update console.item i
             set state = 'planned', replay_id = $1, sent_at = null, settled_at = null
             from console.plan_item p
@@ -70,6 +109,7 @@ pub(in crate::replays) async fn take(
                     or (i.state = 'sent' and i.sent_at < clock_timestamp() - $4::interval)
                     or (i.state = 'planned' and not exists (
                         select 1 from console.replay r where r.replay_id = i.replay_id and r.state = 'running')))
+                and i.item_id not in (select item_id from behind)
             returning p.position, i.item_id, p.record_id, p.target_topic
         )
         insert into console.replay_item (replay_id, position, item_id, record_id, target_topic)
@@ -91,6 +131,7 @@ pub(in crate::replays) async fn refuse_rest(
     tx: &mut PgConnection,
     replay: Uuid,
     plan: Uuid,
+    loop_cap: i32,
 ) -> Result<i64, sqlx::Error> {
     let refused = sqlx::query!(
         r#"
@@ -99,8 +140,9 @@ pub(in crate::replays) async fn refuse_rest(
             case
                 when i.item_id is null then 'gone'
                 when i.record_id <> p.record_id then 'died again since the plan'
-                when i.state in ('open', 'failed_again') then 'loop_cap'
-                else i.state
+                when i.state not in ('open', 'failed_again') then i.state
+                when i.replays >= $3 then 'loop_cap'
+                else 'an earlier letter of its key is in flight'
             end,
             clock_timestamp()
         from console.plan_item p
@@ -111,6 +153,7 @@ pub(in crate::replays) async fn refuse_rest(
         "#,
         replay,
         plan,
+        loop_cap,
     )
     .execute(tx)
     .await?;
@@ -218,6 +261,8 @@ async fn progress(pool: &PgPool, id: Uuid) -> Result<Progress, sqlx::Error> {
             count(*) filter (where state = 'already_processed') as "already_processed!",
             count(*) filter (where state = 'failed') as "failed!",
             count(*) filter (where state = 'refused') as "refused!",
+            count(*) filter (where state = 'refused' and detail in ('resolved', 'already_processed', 'archived'))
+                as "refused_settled!",
             count(*) filter (where state = 'stopped') as "stopped!",
             count(*) filter (where state = 'no_outcome') as "no_outcome!"
         from console.replay_item
