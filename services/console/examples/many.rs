@@ -1,5 +1,5 @@
 //! Fills 200,000 dead letters through the real index and says how long lists, filters, a plan of 10,000 and a replay
-//! take. Figures, not a test: `cargo run --release -p waybill-console --example many -- [letters]` with DATABASE_URL and
+//! take. Figures, not a test: `cargo run --release -p waybill-console --example many -- [letters [replayed]]` with DATABASE_URL and
 //! KAFKA_BOOTSTRAP set. It makes a database and topics of its own, and takes them away.
 
 #![allow(
@@ -15,8 +15,10 @@ use axum::{Json, Router};
 use clap::{Args, Command, FromArgMatches};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::FutureRecord;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -92,7 +94,12 @@ async fn main() {
     let plan = console.ask(reqwest::Method::POST, "/v1/dlt/plans", Some(&all)).await;
     println!("plan      {} letters in {:.2} s", plan["ready"], began.elapsed().as_secs_f64());
 
-    replay(&topics, &console, 3_000.min(letters)).await;
+    replay(
+        &topics,
+        &console,
+        std::env::args().nth(2).map_or(3_000, |text| text.parse().expect("a number")).min(letters),
+    )
+    .await;
     println!("RSS       {} MB now", rss());
     shutdown.cancel();
     running.await.unwrap().unwrap();
@@ -157,30 +164,15 @@ async fn replay(topics: &Topics, console: &Console, letters: usize) {
     let all = json!({"all": true, "limit": letters});
     let plan = console.ask(reqwest::Method::POST, "/v1/dlt/plans", Some(&all)).await;
     let request = json!({"plan_id": plan["plan_id"], "rate": 500, "canary": 1});
-    let (began, mut seen) = (Instant::now(), std::collections::HashSet::new());
+    let began = Instant::now();
     let run = console.ask(reqwest::Method::POST, "/v1/dlt/replays", Some(&request)).await;
     let path = format!("/v1/dlt/replays/{}", run["replay_id"].as_str().unwrap());
-    let producer = topics.producer();
+    let resolving = tokio::spawn(resolve(
+        consumer(topics),
+        topics.producer(),
+        [topics.name("point"), topics.name(SOURCE), topics.name("dlt.outcomes.v1")],
+    ));
     loop {
-        for record in topics.read(REPLAY).await {
-            if !seen.insert((record.partition, record.offset)) {
-                continue;
-            }
-            let outcome = ReplayOutcome {
-                message_id: record.header("ce_id").unwrap().parse().unwrap(),
-                replay_id: record.header("waybill-replay-id").unwrap().parse().unwrap(),
-                consumer_group: topics.name("point"),
-                topic: topics.name(SOURCE),
-                outcome: "resolved".to_owned(),
-                occurred_at: chrono::Utc::now(),
-            };
-            let (producer, topic) = (producer.clone(), topics.name("dlt.outcomes.v1"));
-            let (key, value) = (outcome.message_id.to_string(), encode(&outcome).unwrap());
-            tokio::spawn(async move {
-                let record = FutureRecord::to(&topic).key(&key).payload(&value);
-                producer.send(record, Duration::from_secs(60)).await.expect("acknowledged");
-            });
-        }
         let run = console.ask(reqwest::Method::GET, &path, None).await;
         if run["state"] != "running" {
             let took = began.elapsed().as_secs_f64();
@@ -189,9 +181,43 @@ async fn replay(topics: &Topics, console: &Console, letters: usize) {
                 "replayed  {good} of {letters} in {took:.1} s, {:.0}/s with outcomes (cap 500)",
                 good as f64 / took
             );
+            resolving.abort();
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Reads on, so that nothing here grows with what was replayed.
+fn consumer(topics: &Topics) -> StreamConsumer {
+    let mut config = ClientConfig::new();
+    config.extend(topics.client_settings());
+    config.set("group.id", topics.name("point")).set("auto.offset.reset", "earliest");
+    let consumer: StreamConsumer = config.set("enable.auto.commit", "false").create().unwrap();
+    consumer.subscribe(&[&topics.name(REPLAY)]).unwrap();
+    consumer
+}
+
+async fn resolve(consumer: StreamConsumer, producer: FutureProducer, [group, source, outcomes]: [String; 3]) {
+    loop {
+        let record = consumer.recv().await.unwrap();
+        let headers = record.headers().unwrap();
+        let header = |name: &str| {
+            let value = headers.iter().find(|header| header.key == name).and_then(|header| header.value);
+            Uuid::parse_str(std::str::from_utf8(value.unwrap()).unwrap()).unwrap()
+        };
+        let outcome = ReplayOutcome {
+            message_id: header("ce_id"),
+            replay_id: header("waybill-replay-id"),
+            consumer_group: group.clone(),
+            topic: source.clone(),
+            outcome: "resolved".to_owned(),
+            occurred_at: chrono::Utc::now(),
+        };
+        let (key, value) = (outcome.message_id.to_string(), encode(&outcome).unwrap());
+        let record = FutureRecord::to(&outcomes).key(&key).payload(&value);
+        // On its way; the run says whether it arrived.
+        drop(producer.send_result(record).map_err(|(error, _)| error).unwrap());
     }
 }
 
