@@ -199,17 +199,18 @@ async fn a_replay_killed_twice_under_two_operators_sends_each_message_once() {
     system.settled().await;
     assert_eq!(system.topics.read(DLT).await.len(), DEAD);
     poison::repair(&system.points.pool).await.expect("repaired");
-    // Both plans first: each has every message in it.
+    // Both plans first: each has every message in it, for none is under way yet.
     let operators = [system.operator(&["view", "act"]), system.operator(&["view", "act"])];
-    let mut replays = Vec::new();
+    let mut lines = Vec::new();
     for operator in &operators {
         let plan = operator.ask("dlt plan --group point").await.expect("plan");
         assert_eq!(plan["ready"], DEAD, "{plan}");
-        let plan = plan["plan_id"].as_str().expect("id").to_owned();
-        let line = format!("dlt replay --plan {plan} --rate 6 --json");
-        let operator = operator.clone();
-        replays.push(tokio::spawn(async move { operator.run(&line).await }));
+        let plan = plan["plan_id"].as_str().expect("id");
+        lines.push((operator.clone(), format!("dlt replay --plan {plan} --rate 6 --json")));
     }
+    let replays =
+        lines.into_iter().map(|(operator, line)| tokio::spawn(async move { operator.run(&line).await }));
+    let replays: Vec<_> = replays.collect();
     for sent in [5, 20] {
         eventually(async || {
             let records = system.topics.read(REPLAY).await.len();
