@@ -53,9 +53,10 @@ pub struct Tuning {
     /// Pause between fetches while nothing comes, jittered by a quarter. It bounds the latency of a lost hint.
     #[arg(long, env = "RELAY_POLL_IDLE", default_value = "250ms", value_parser = parse_duration)]
     pub relay_poll_idle: Duration,
-    /// While busy, each bucket is read from its floor again this often; a floor takes two looks at half of it.
-    #[arg(long, env = "RELAY_RESCAN", default_value = "500ms", value_parser = parse_duration)]
-    pub relay_rescan: Duration,
+    /// Pause between the steps that raise the floors, under which nothing unsent lies. Longer: fetches look at more
+    /// rows that are in memory already; shorter: more queries.
+    #[arg(long, env = "RELAY_FLOOR_INTERVAL", default_value = "250ms", value_parser = parse_duration)]
+    pub relay_floor_interval: Duration,
     /// In this time each bucket is read from its very start once, in case a row lies below its floor.
     #[arg(long, env = "RELAY_FULL_SCAN", default_value = "1min", value_parser = parse_duration)]
     pub relay_full_scan: Duration,
@@ -121,7 +122,7 @@ impl Tuning {
         for (name, value) in [
             ("RELAY_POLL_BUSY", self.relay_poll_busy),
             ("RELAY_POLL_IDLE", self.relay_poll_idle),
-            ("RELAY_RESCAN", self.relay_rescan),
+            ("RELAY_FLOOR_INTERVAL", self.relay_floor_interval),
             ("RELAY_FULL_SCAN", self.relay_full_scan),
             ("RELAY_TOPIC_RETRY", self.relay_topic_retry),
             ("RELAY_SAMPLE_INTERVAL", self.relay_sample_interval),

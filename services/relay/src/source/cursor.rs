@@ -1,10 +1,13 @@
 //! How far each bucket was read, from where it is read again, and how much of it the next fetch asks for. No I/O.
 //!
-//! A cursor is an optimisation of one process, never a "last id": it goes back to the floor when the bucket is
-//! idle, every few hundred milliseconds, and whenever rows of the bucket left memory unsent. The floor is proven:
-//! see [`Cursors::raise`].
+//! A cursor is an optimisation of one process, never a "last id": every fetch also looks behind it, and it goes back
+//! to what is found there, and to rows that left memory unsent. It never goes back because time has passed: a bucket
+//! whose rows are read more slowly than that would be read for ever from its start. The floor is proven: see
+//! [`Cursors::raise`].
 
 use std::collections::BTreeMap;
+
+use super::window::Load;
 
 /// Rows that a bucket is asked for while nothing is known of it.
 const COLD: i64 = 8;
@@ -16,8 +19,12 @@ pub(crate) struct Page {
     pub(crate) bucket: i16,
     /// Rows above this `seq`.
     pub(crate) after: i64,
-    /// At most so many.
+    /// At most so many, rows in memory among them.
     pub(crate) take: i64,
+    /// At most so many of them may be new.
+    pub(crate) room: i64,
+    /// Bytes of payloads; the row that crosses it still comes.
+    pub(crate) bytes: i64,
     /// No unsent row lies up to here.
     pub(crate) floor: i64,
     /// In this era of the bucket; `None`: not known yet.
@@ -58,18 +65,29 @@ struct Cursor {
 const FRESH: Cursor = Cursor { after: 0, floor: 0, era: None, want: COLD, turn: 0 };
 
 impl Cursors {
-    /// Pages for the given buckets, each with the rows that it has room for; about `rows` rows together.
-    pub(crate) fn plan(&mut self, buckets: &[(i16, i64)], rows: i64) -> Vec<Page> {
+    /// Pages for the given buckets, each with the new rows that it has room for; about `rows` new ones together, and
+    /// `bytes` of new payloads in each. `known` tells what memory has of a bucket above a `seq`.
+    pub(crate) fn plan(
+        &mut self,
+        buckets: &[(i16, i64)],
+        rows: i64,
+        bytes: i64,
+        known: impl Fn(i16, i64) -> Load,
+    ) -> Vec<Page> {
         let mut wanted = 0;
         for (bucket, room) in buckets {
             wanted += self.buckets.entry(*bucket).or_insert(FRESH).want.min(*room);
         }
         let pages = buckets.iter().filter_map(|(bucket, room)| {
-            let cursor = self.buckets.get(bucket)?;
-            let want = cursor.want.min(*room);
-            let take = if wanted > rows { (want * rows / wanted).max(1) } else { want };
-            let Cursor { after, floor, era, turn, .. } = *cursor;
-            Some(Page { bucket: *bucket, after, take, floor, era, turn })
+            let Cursor { after, floor, era, turn, want } = *self.buckets.get(bucket)?;
+            let want = want.min(*room);
+            let room = if wanted > rows { (want * rows / wanted).max(1) } else { want };
+            // Rule: what is in memory takes no room of a page. Else a page with room for a few rows, begun where
+            // many are known, would bring nothing new, and a bucket whose cursor goes back again and again would
+            // never come to the rows behind them.
+            let known = known(*bucket, after);
+            let (take, bytes) = (room + known.rows as i64, bytes + known.bytes as i64);
+            Some(Page { bucket: *bucket, after, take, room, bytes, floor, era, turn })
         });
         let mut pages: Vec<Page> = pages.collect();
         // Another bucket first each time: the database answers in this order.
@@ -102,16 +120,21 @@ impl Cursors {
     pub(crate) fn advance(&mut self, page: &Page, last: Option<i64>, full: bool, most: i64) {
         let Some(cursor) = self.buckets.get_mut(&page.bucket) else { return };
         cursor.after = last.unwrap_or(cursor.after).max(cursor.floor);
-        cursor.want = if full { (page.take * 4).clamp(COLD, most.max(COLD)) } else { COLD };
+        cursor.want = if full { (page.room * 4).clamp(COLD, most.max(COLD)) } else { COLD };
     }
 
-    /// Rows of the bucket left memory unsent, or its lease changed.
-    pub(crate) fn rewind(&mut self, bucket: i16) {
+    /// Rows of the bucket from `seq` on left memory unsent, or lie there and were never in it.
+    pub(crate) fn back_to(&mut self, bucket: i16, seq: i64) {
         // Rule: a fetch that began before must not be used for this bucket. It may hold a later row of a key whose
         // earlier row has just left memory, and would publish it first.
         let cursor = self.buckets.entry(bucket).or_insert(FRESH);
-        cursor.after = cursor.floor;
+        cursor.after = cursor.after.min(seq - 1).max(cursor.floor);
         cursor.turn += 1;
+    }
+
+    /// Rows of the bucket left memory unsent, nobody knows which, or its lease changed.
+    pub(crate) fn rewind(&mut self, bucket: i16) {
+        self.back_to(bucket, 0);
     }
 
     /// [`Cursors::rewind`] of all buckets.
@@ -122,10 +145,11 @@ impl Cursors {
         }
     }
 
-    /// Reads all buckets from their floors again. Nothing left memory, so a fetch under way stays good.
-    pub(crate) fn rescan(&mut self) {
+    /// Rows that are left out from now on left memory: a fetch under way may hold later rows of their keys. What was
+    /// read of all others stays read.
+    pub(crate) fn outdate(&mut self) {
         for cursor in self.buckets.values_mut() {
-            cursor.after = cursor.floor;
+            cursor.turn += 1;
         }
     }
 
@@ -179,14 +203,19 @@ impl Cursors {
 mod tests {
     use super::*;
 
+    /// While memory is empty.
+    fn plan(cursors: &mut Cursors, buckets: &[(i16, i64)], rows: i64) -> Vec<Page> {
+        cursors.plan(buckets, rows, 1_000, |_, _| Load::default())
+    }
+
     #[test]
     fn a_bucket_with_a_backlog_gets_the_larger_pages() {
         let mut cursors = Cursors::default();
-        let pages = cursors.plan(&[(1, 100), (2, 100)], 100);
+        let pages = plan(&mut cursors, &[(1, 100), (2, 100)], 100);
         assert_eq!(pages.iter().map(|p| p.take).collect::<Vec<_>>(), [8, 8]);
         cursors.advance(&pages[0], Some(10), true, 100);
         cursors.advance(&pages[1], Some(3), false, 100);
-        let pages = cursors.plan(&[(1, 100), (2, 100)], 100);
+        let pages = plan(&mut cursors, &[(1, 100), (2, 100)], 100);
         let page = |b| pages.iter().find(|p| p.bucket == b).expect("planned");
         assert_eq!((page(1).after, page(1).take), (10, 32));
         assert_eq!((page(2).after, page(2).take), (3, 8));
@@ -197,30 +226,56 @@ mod tests {
     fn pages_together_stay_about_within_the_rows_asked_for() {
         let mut cursors = Cursors::default();
         let buckets: Vec<(i16, i64)> = (0..64).map(|bucket| (bucket, 100)).collect();
-        let asked: i64 = cursors.plan(&buckets, 100).iter().map(|p| p.take).sum();
+        let asked: i64 = plan(&mut cursors, &buckets, 100).iter().map(|p| p.take).sum();
         assert!((64..=128).contains(&asked), "{asked}");
     }
 
     #[test]
     fn a_rewound_bucket_refuses_the_fetch_that_began_before() {
         let mut cursors = Cursors::default();
-        let page = cursors.plan(&[(5, 10)], 10)[0];
-        cursors.rescan();
+        let page = plan(&mut cursors, &[(5, 10)], 10)[0];
         assert!(cursors.is_current(&page));
         cursors.rewind(5);
         assert!(!cursors.is_current(&page));
-        let page = cursors.plan(&[(5, 10)], 10)[0];
+        let page = plan(&mut cursors, &[(5, 10)], 10)[0];
         assert!(cursors.is_current(&page));
+        cursors.outdate();
+        assert!(!cursors.is_current(&page));
+    }
+
+    #[test]
+    fn a_cursor_goes_back_no_further_than_to_what_is_missing() {
+        let mut cursors = Cursors::default();
+        let page = known(&mut cursors);
+        cursors.advance(&page, Some(50), true, 100);
+        cursors.back_to(1, 60);
+        cursors.outdate();
+        assert_eq!(plan(&mut cursors, &[(1, 10)], 10)[0].after, 50, "nothing is missing below");
+        cursors.back_to(1, 40);
+        assert_eq!(plan(&mut cursors, &[(1, 10)], 10)[0].after, 39);
+        cursors.raise(45, &[Raise { bucket: 1, era: 7, most: None }]);
+        cursors.back_to(1, 40);
+        assert_eq!(plan(&mut cursors, &[(1, 10)], 10)[0].after, 45, "and not below the floor");
+    }
+
+    #[test]
+    fn what_is_known_takes_no_room_of_a_page() {
+        let mut cursors = Cursors::default();
+        let known = |bucket, after| {
+            if (bucket, after) == (1, 0) { Load { rows: 7, bytes: 70 } } else { Load::default() }
+        };
+        let page = cursors.plan(&[(1, 3)], 100, 1_000, known)[0];
+        assert_eq!((page.room, page.take, page.bytes), (3, 10, 1_070));
     }
 
     #[test]
     fn a_bucket_is_asked_for_no_more_than_it_has_room_for() {
         let mut cursors = Cursors::default();
-        assert_eq!(cursors.plan(&[(1, 3)], 100)[0].take, 3);
+        assert_eq!(plan(&mut cursors, &[(1, 3)], 100)[0].take, 3);
     }
 
     fn known(cursors: &mut Cursors) -> Page {
-        let page = cursors.plan(&[(1, 10)], 10)[0];
+        let page = plan(cursors, &[(1, 10)], 10)[0];
         assert!(cursors.enter(&page, 7), "read from the very start");
         page
     }
@@ -235,7 +290,7 @@ mod tests {
             assert_eq!(cursors.floors([1]), [(1, floor)]);
         }
         cursors.rewind(1);
-        assert_eq!(cursors.plan(&[(1, 10)], 10)[0].after, 20, "the floor is where a bucket begins");
+        assert_eq!(plan(&mut cursors, &[(1, 10)], 10)[0].after, 20, "the floor is where a bucket begins");
     }
 
     #[test]
@@ -243,7 +298,7 @@ mod tests {
         let mut cursors = Cursors::default();
         known(&mut cursors);
         cursors.raise(10, &[Raise { bucket: 1, era: 7, most: None }]);
-        let page = cursors.plan(&[(1, 10)], 10)[0];
+        let page = plan(&mut cursors, &[(1, 10)], 10)[0];
         let before = cursors.forgotten();
         assert!(!cursors.enter(&page, 8), "rows below the floor were not read");
         assert!(!cursors.is_current(&page) && cursors.forgotten() != before && cursors.is_era(1, 8));

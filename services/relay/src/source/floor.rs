@@ -1,8 +1,8 @@
 //! When a floor is proven. No I/O.
 //!
-//! The relay reads each bucket again and again from its start, so that a transaction that commits late is never
-//! missed. Behind a long snapshot the start fills with index entries of sent rows that cannot be removed; the floor
-//! leaves them out. The proof takes two steps:
+//! Each fetch looks at everything behind its cursor, so that a transaction that commits late is never missed. Behind a
+//! long snapshot the start of a bucket fills with index entries of sent rows that cannot be removed; the floor leaves
+//! them out. The proof takes two steps:
 //! 1. read M, the sequence's last value; *then* take a transaction id X of one's own;
 //! 2. later, in one statement: the snapshot's xmin, and the lowest unsent row of each bucket. Once xmin > X, all
 //!    who could have drawn a `seq` up to M have ended: every such row that will ever exist is visible.

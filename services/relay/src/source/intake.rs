@@ -37,34 +37,40 @@ pub(crate) fn take(
     }
     // Rule: rows above a cursor may be used only when this very snapshot shows nothing unknown behind it. A row
     // found there committed late (or was let go by an operator), and a later row of its key may be in this page:
-    // read the bucket from its start instead.
-    let late = listed.behind.iter().filter(|seq| !window.knows(**seq)).count();
-    if late > 0 {
-        cursors.rewind(page.bucket);
-        catch.late += late;
+    // read the bucket from there instead.
+    let late = listed.behind.iter().filter(|seq| !window.knows(page.bucket, **seq));
+    if let Some(lowest) = late.clone().min() {
+        cursors.back_to(page.bucket, *lowest);
+        catch.late += late.count();
         catch.more = true;
         return;
     }
-    let full = listed.is_full(page);
-    let (mut last, mut blocked) = (listed.passed, false);
+    let (mut full, mut room) = (listed.is_full(page), page.room);
+    let (mut last, mut blocked) = (listed.passed, None);
     for (row, behind_dead) in listed.rows {
+        if room == 0 {
+            // Rows of the page that were in memory when the fetch began are marked by now: others came in their
+            // place.
+            (full, last) = (true, last.min(Some(row.id.seq - 1)));
+            break;
+        }
         let id = row.id;
         last = last.max(Some(id.seq));
         if behind_dead {
             catch.behind_dead.push(id);
-            blocked = true;
+            blocked = blocked.or(Some(id.seq));
             continue;
         }
         match window.take(row) {
-            Taken::New => catch.rows += 1,
+            Taken::New => (catch.rows, room) = (catch.rows + 1, room - 1),
             Taken::Known => {}
-            Taken::Blocked => blocked = true,
+            Taken::Blocked => blocked = blocked.or(Some(id.seq)),
         }
     }
     cursors.advance(page, last, full, most);
-    if blocked {
+    if let Some(lowest) = blocked {
         // The cursor does not pass rows that are not in memory.
-        cursors.rewind(page.bucket);
+        cursors.back_to(page.bucket, lowest);
     }
-    catch.more |= full || blocked;
+    catch.more |= full || blocked.is_some();
 }

@@ -9,8 +9,8 @@ use waybill_testkit::Database;
 
 use crate::support::{World, append, becomes};
 
-/// A short rescan makes floors rise often; each bucket is read from its very start about every second.
-const EAGER: [&str; 4] = ["--relay-rescan", "60ms", "--relay-full-scan", "1s"];
+/// Floors rise often; each bucket is read from its very start about every second.
+const EAGER: [&str; 4] = ["--relay-floor-interval", "30ms", "--relay-full-scan", "1s"];
 
 /// One writer: transactions of all lengths, some with an xid long before they append, some rolled back.
 async fn scribble(pool: PgPool, topic: String, writer: usize, seed: u64, until: Instant) {
@@ -172,7 +172,7 @@ async fn the_backlog_of_a_paused_topic_is_passed_over_once_and_not_by_every_fetc
         .expect("statistics")
     };
     becomes(true, async || relay.get(|s| &s.floor) >= 60_000).await;
-    // Between two reports of the sessions' statistics there are several fetches, rescans and samples.
+    // Between two reports of the sessions' statistics there are several fetches and samples.
     becomes(true, async || {
         let before = read().await;
         let mut after = before;

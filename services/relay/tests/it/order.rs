@@ -41,11 +41,11 @@ async fn a_row_that_commits_after_rows_with_a_higher_seq_is_published() {
 }
 
 /// The cursor of the fast path has passed the seq of a row that is not committed yet; the row commits, and the
-/// next row of its key right after it. No rescan comes between: only the look behind the cursor can see it.
+/// next row of its key right after it: only the look behind the cursor can see it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_commits_late_is_not_overtaken_by_the_next_row_of_its_key() {
     let world = World::new(&["orders.v1"]).await;
-    let relay = world.relay(&["--relay-rescan", "1h", "--relay-poll-busy", "400ms"]).await;
+    let relay = world.relay(&["--relay-poll-busy", "400ms"]).await;
     let topic = world.topics.name("orders.v1");
     for round in 0..5 {
         let key = format!("slow-{round}");

@@ -20,11 +20,12 @@ async fn plan(connection: &mut PgConnection, after: i64, mode: &str) -> String {
         let values: Vec<String> = (0..64).map(|bucket| value(bucket).to_string()).collect();
         format!("'{{{}}}'", values.join(","))
     };
-    let (buckets, afters, takes) = (list(&|bucket| bucket), list(&|_| after), list(&|_| 8));
+    let (buckets, afters, takes, bytes) =
+        (list(&|bucket| bucket), list(&|_| after), list(&|_| 8), list(&|_| 1_000_000));
     let (floors, known) = (list(&|_| 0), list(&|_| -1));
     run(connection, format!("set plan_cache_mode = {mode}")).await;
     let explain = format!(
-        "explain execute relay_fetch({buckets}, {afters}, {takes}, '{{}}', 1000000, {floors}, {known}, 0, '{{}}')"
+        "explain execute relay_fetch({buckets}, {afters}, {takes}, '{{}}', {bytes}, {floors}, {known}, 0, '{{}}')"
     );
     let lines: Vec<String> =
         sqlx::query_scalar(AssertSqlSafe(explain)).fetch_all(connection).await.expect("plan");
@@ -41,7 +42,7 @@ async fn a_fetch_goes_by_the_index_and_sorts_nothing_whatever_the_statistics() {
     run(
         &mut connection,
         format!(
-            "prepare relay_fetch (smallint[], bigint[], bigint[], text[], bigint, bigint[], bigint[], bigint, text[]) as {FETCH}"
+            "prepare relay_fetch (smallint[], bigint[], bigint[], text[], bigint[], bigint[], bigint[], bigint, text[]) as {FETCH}"
         ),
     )
     .await;
@@ -76,12 +77,12 @@ async fn prepared() -> (Database, sqlx::pool::PoolConnection<sqlx::Postgres>) {
     for (name, types, statement) in [
         (
             "fetch",
-            "smallint[], bigint[], bigint[], text[], bigint, bigint[], bigint[], bigint, text[]",
+            "smallint[], bigint[], bigint[], text[], bigint[], bigint[], bigint[], bigint, text[]",
             FETCH,
         ),
         ("sample", "smallint[], bigint", SAMPLE),
-        ("lowest", "smallint[], bigint[], text[], bigint", LOWEST),
-        ("below", "smallint[], bigint[], text[], bigint", BELOW),
+        ("lowest", "smallint[], bigint[], text[], bigint, text[]", LOWEST),
+        ("below", "smallint[], bigint[], text[], bigint, text[]", BELOW),
         ("purge", "bigint, double precision", PURGE),
     ] {
         run(&mut connection, format!("prepare relay_{name} ({types}) as {statement}")).await;
@@ -120,7 +121,8 @@ async fn touched(connection: &mut PgConnection, call: &str) -> (String, i64) {
 
 fn fetch_from(floor: i64) -> String {
     let (buckets, floors, takes, known) = (all(|b| b), all(|_| floor), all(|_| 8), all(|_| -1));
-    format!("relay_fetch({buckets}, {floors}, {takes}, '{{}}', 1000000, {floors}, {known}, 0, '{{}}')")
+    let bytes = all(|_| 1_000_000);
+    format!("relay_fetch({buckets}, {floors}, {takes}, '{{}}', {bytes}, {floors}, {known}, 0, '{{}}')")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,8 +149,8 @@ async fn the_relays_other_statements_go_by_index_too_and_cost_the_same_at_any_ba
     let (buckets, zero, most) = (all(|b| b), all(|_| 0), all(|_| 1_000_000));
     let calls = [
         ("sample", format!("relay_sample({buckets}, 10000)"), 25_000),
-        ("lowest", format!("relay_lowest({buckets}, {zero}, '{{}}', 1)"), 1_500),
-        ("below", format!("relay_below({buckets}, {most}, '{{}}', 10)"), 3_500),
+        ("lowest", format!("relay_lowest({buckets}, {zero}, '{{}}', 1, '{{}}')"), 1_500),
+        ("below", format!("relay_below({buckets}, {most}, '{{}}', 10, '{{}}')"), 3_500),
         // What it deletes is counted too: each row with its entry in the primary key.
         ("purge", "relay_purge(0, 86400)".to_owned(), 12_000),
     ];

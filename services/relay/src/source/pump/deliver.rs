@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use rdkafka::error::RDKafkaErrorCode;
@@ -15,6 +15,9 @@ use super::super::store;
 use super::super::window::Flight;
 use super::{Error, Event, Pump, RETRY};
 use crate::config::Policy;
+
+/// Longest pause of a topic that the cluster calls good and that refuses its rows.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 impl Pump {
     /// Hands over every row that may leave.
@@ -38,7 +41,7 @@ impl Pump {
                     // The queue is larger than the budget in flight, so this is a surprise and not a state.
                     tracing::warn!(source = self.ce_source, "producer queue is full");
                     self.window.abandon(row.id);
-                    self.cursors.rewind(row.bucket);
+                    self.cursors.back_to(row.bucket, row.id.seq);
                     break;
                 }
                 self.on_failed(row.id, code)?;
@@ -70,6 +73,9 @@ impl Pump {
     }
 
     fn on_acked(&mut self, id: RowId, flight: &Flight) {
+        if !self.wary.is_empty() {
+            self.wary.remove(&flight.key.topic);
+        }
         let stats = &self.setup.stats;
         stats.published.fetch_add(1, Relaxed);
         if !self.order.note(&flight.key, id.seq) && !flight.retried {
@@ -106,7 +112,7 @@ impl Pump {
             }
         };
         if let Some(flight) = flight {
-            self.cursors.rewind(flight.bucket);
+            self.cursors.back_to(flight.bucket, id.seq);
         }
         Ok(())
     }
@@ -139,12 +145,18 @@ impl Pump {
 
     fn pause(&mut self, topic: &Arc<str>, code: RDKafkaErrorCode) {
         self.window.drop_topic(topic);
-        self.cursors.rewind_all();
-        let again = Instant::now() + self.setup.tuning.relay_topic_retry;
-        if self.paused.insert(topic.clone(), Some(again)).is_none() {
-            self.setup.stats.pause(topic, Some(code.to_string()));
-            tracing::warn!(source = self.ce_source, %topic, %code, "topic is paused; its rows wait, the others go on");
+        self.cursors.outdate();
+        if self.paused.contains_key(topic) {
+            return;
         }
+        // Rule: a topic that refuses its rows again after the cluster called it good pauses for twice as long. Each time
+        // it goes on all buckets are read from their starts, and the others must come to their rows between.
+        let retry = self.setup.tuning.relay_topic_retry;
+        let wait = self.wary.get(topic).copied().unwrap_or(retry);
+        self.wary.insert(topic.clone(), wait.saturating_mul(2).min(retry.max(LONGEST_PAUSE)));
+        self.paused.insert(topic.clone(), Some(Instant::now() + wait));
+        self.setup.stats.pause(topic, Some(code.to_string()));
+        tracing::warn!(source = self.ce_source, %topic, %code, "topic is paused; its rows wait, the others go on");
     }
 
     pub(super) fn ask_about_topics(&mut self, now: Instant) {

@@ -1,5 +1,6 @@
 //! Fetching: when, how much, and what is done with the rows.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -42,41 +43,46 @@ impl Pump {
             return;
         }
         self.check_connections();
-        let tuning = &self.setup.tuning;
-        if self.pace.idle || now >= self.pace.rescan {
-            self.cursors.rescan();
-            self.pace.rescan = now + tuning.relay_rescan;
-        }
-        // A dead partition fills its share of its own buckets and no more: two partitions, so half of the buckets,
-        // fill half. Other topics in these buckets go on without it.
         let limit = self.bucket_limit();
         let serving = self.leases.serving(now);
-        let (mut buckets, mut standing) = (Vec::with_capacity(serving.len()), Vec::new());
-        for bucket in &serving {
-            if let Some((room, topics)) = self.window.room(*bucket, limit, PATIENCE) {
-                buckets.push((*bucket, room as i64));
-                standing.extend(topics.into_iter().map(|topic| (*bucket, topic)));
-            }
-        }
+        let buckets = self.open(&serving, limit);
+        let tuning = &self.setup.tuning;
         if buckets.is_empty() {
             self.pace.fetch = now + tuning.relay_poll_busy;
             return;
         }
         let full = self.window.heavy_topics(self.topic_limit());
-        self.pace.crowded = buckets.len() < serving.len() || !full.is_empty() || !standing.is_empty();
-        let ask = Ask {
-            paused: self.paused.keys().cloned().collect(),
-            full,
-            standing,
-            page_bytes: limit.bytes as i64,
-        };
-        let pages = self.cursors.plan(&buckets, i64::from(tuning.relay_batch));
+        self.pace.crowded = buckets.len() < serving.len() || !full.is_empty() || !self.standing.is_empty();
+        let ask = Ask { still: self.still(), full };
+        let (window, rows) = (&self.window, i64::from(tuning.relay_batch));
+        let known = |bucket, after| window.known_above(bucket, after);
+        let pages = self.cursors.plan(&buckets, rows, limit.bytes as i64, known);
         let (number, store) = (self.window.begin_fetch(), self.store.clone());
         self.running.fetch = true;
         self.tasks.spawn(async move {
             let result = store.fetch(&pages, &ask).await;
             Event::Fetched { number, pages, result }
         });
+    }
+
+    /// The buckets that have room for new rows, and how many; notes which topics stand.
+    ///
+    /// A dead partition fills its share of its own buckets and no more: two partitions, so half of the buckets, fill
+    /// half. Other topics in these buckets go on without it.
+    fn open(&mut self, serving: &[i16], limit: Load) -> Vec<(i16, i64)> {
+        let (mut buckets, mut standing) = (Vec::with_capacity(serving.len()), BTreeSet::new());
+        for bucket in serving {
+            let room = self.window.room(*bucket, limit, PATIENCE);
+            buckets.extend(room.rows.map(|rows| (*bucket, rows as i64)));
+            standing.extend(room.standing.into_iter().map(|topic| (*bucket, topic)));
+        }
+        let before = std::mem::replace(&mut self.standing, standing);
+        for (bucket, _) in before.difference(&self.standing) {
+            // Its rows may lie below the floor, which was raised without them.
+            self.cursors.forget(*bucket);
+            self.floor.restart();
+        }
+        buckets
     }
 
     pub(super) fn on_fetched(&mut self, number: u64, pages: &[Page], result: Result<Fetched, store::Error>) {
@@ -130,11 +136,11 @@ impl Pump {
         }
         self.pace.wake = Wake::Poll;
         // What was left out for want of room is not known to be empty.
-        self.pace.idle = catch.rows == 0 && !catch.more && !self.pace.crowded;
+        let is_idle = catch.rows == 0 && !catch.more && !self.pace.crowded;
         let idle = tuning.relay_poll_idle;
         self.pace.fetch = if catch.more && catch.rows > 0 {
             now
-        } else if !self.pace.idle {
+        } else if !is_idle {
             now + tuning.relay_poll_busy
         } else {
             // Instances that became idle together do not ask together.

@@ -1,11 +1,10 @@
 //! Raising the floors, and looking below them.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::super::floor::Step;
-use super::super::store::{self, Ceiling, Lowest};
+use super::super::store::{self, Ceiling, Lowest, Still};
 use super::{Event, Pump};
 
 /// The full scan looks at one bucket in so many at a time.
@@ -26,8 +25,12 @@ impl Pump {
         self.floor.restart();
     }
 
-    fn paused_topics(&self) -> Vec<Arc<str>> {
-        self.paused.keys().cloned().collect()
+    /// What fetches and floors pass over.
+    pub(super) fn still(&self) -> Still {
+        Still {
+            paused: self.paused.keys().cloned().collect(),
+            standing: self.standing.iter().cloned().collect(),
+        }
     }
 
     pub(super) fn raise_floors(&mut self, now: Instant) {
@@ -43,9 +46,9 @@ impl Pump {
             }
             Step::Lowest => {
                 let floors = self.cursors.floors(self.leases.serving(now));
-                let paused = self.paused_topics();
+                let still = self.still();
                 self.tasks.spawn(async move {
-                    Event::Lowest { forgotten, result: store.lowest(&floors, &paused).await }
+                    Event::Lowest { forgotten, result: store.lowest(&floors, &still).await }
                 });
             }
         }
@@ -100,9 +103,9 @@ impl Pump {
             return;
         }
         self.running.below = true;
-        let (store, forgotten, paused) = (self.store.clone(), self.cursors.forgotten(), self.paused_topics());
+        let (store, forgotten, still) = (self.store.clone(), self.cursors.forgotten(), self.still());
         self.tasks.spawn(async move {
-            let result = store.below(&floors, &paused).await;
+            let result = store.below(&floors, &still).await;
             Event::Below { forgotten, result }
         });
     }

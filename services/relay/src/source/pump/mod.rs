@@ -8,7 +8,7 @@ mod floor;
 mod lease;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,6 @@ struct Running {
 #[derive(Debug)]
 struct Pace {
     fetch: Instant,
-    rescan: Instant,
     round: Instant,
     sample: Instant,
     purge: Instant,
@@ -127,8 +126,6 @@ struct Pace {
     below: Instant,
     /// Which eighth of the buckets is looked at next from the very start.
     eighth: i16,
-    /// The last fetch brought nothing: the next one reads from the start.
-    idle: bool,
     /// The last fetch left something out for want of room.
     crowded: bool,
     wake: Wake,
@@ -156,6 +153,10 @@ pub struct Pump {
     watch: Watch,
     /// Topics that are unknown or not permitted, and when to look again (`None`: being looked at).
     paused: HashMap<Arc<str>, Option<Instant>>,
+    /// Topics whose partition in a bucket takes nothing.
+    standing: BTreeSet<(i16, Arc<str>)>,
+    /// Topics that were paused and of which nothing was acknowledged since, and how long they pause next time.
+    wary: HashMap<Arc<str>, Duration>,
     latency: Latency,
     tracer: BoxedTracer,
     stopping: bool,
@@ -177,7 +178,7 @@ impl Pump {
             store: setup.database.store(),
             window: Window::default(),
             cursors: Cursors::default(),
-            floor: Floor::new(tuning.relay_rescan / 2, now),
+            floor: Floor::new(tuning.relay_floor_interval, now),
             connections: 0,
             leases: Leases::new(tuning.relay_lease_ttl),
             marks: Marks::new(tuning.relay_mark_interval, tuning.relay_mark_batch as usize),
@@ -188,19 +189,19 @@ impl Pump {
             running: Running::default(),
             pace: Pace {
                 fetch: now,
-                rescan: now,
                 round: now,
                 sample: now,
                 purge: now,
                 purge_after: 0,
                 below: now,
                 eighth: 0,
-                idle: true,
                 crowded: false,
                 wake: Wake::Poll,
             },
             watch: Watch::new(now),
             paused: HashMap::new(),
+            standing: BTreeSet::new(),
+            wary: HashMap::new(),
             latency: Latency::new(name),
             tracer: global::tracer("waybill-relay"),
             stopping: false,

@@ -9,6 +9,7 @@ cross join lateral (
         where (o.bucket, o.seq) > (p.bucket, 0) and (o.bucket, o.seq) <= (p.bucket, p.floor)
             and o.sent_at is null and o.dead_at is null and o.held_at is null
             and o.topic <> all ($3::text[])
+            and (cardinality($5::text[]) = 0 or p.bucket || ':' || o.topic <> all ($5))
         limit $4
     ) o
 ) w

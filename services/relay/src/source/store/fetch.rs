@@ -9,20 +9,38 @@ use super::{Error, Store};
 
 /// Rows of topics at their limit that one bucket passes over in one fetch.
 const OVER_FULL: i64 = 64;
-/// Rows of paused topics that one bucket passes over in one fetch.
-const OVER_PAUSED: i64 = 2_000;
+/// Rows of paused and standing topics that one bucket passes over in one fetch.
+const OVER_STILL: i64 = 2_000;
 
-/// What a fetch is asked for, beside its pages.
+/// Topics that take nothing for now. Their rows are passed over, and no floor waits for them: when they go on, the
+/// floors that passed them are given up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Still {
+    /// Everywhere, because they are paused.
+    pub(crate) paused: Vec<Arc<str>>,
+    /// In one bucket, because its partition takes nothing.
+    pub(crate) standing: Vec<(i16, Arc<str>)>,
+}
+
+impl Still {
+    pub(super) fn is_empty(&self) -> bool {
+        self.paused.is_empty() && self.standing.is_empty()
+    }
+
+    /// As the statements take it: topics, and `bucket:topic`.
+    pub(super) fn columns(&self) -> (Vec<&str>, Vec<String>) {
+        let standing = self.standing.iter().map(|(bucket, topic)| format!("{bucket}:{topic}"));
+        (self.paused.iter().map(|topic| &**topic).collect(), standing.collect())
+    }
+}
+
+/// What a fetch leaves out.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ask {
-    /// Topics that are left out because they are paused.
-    pub(crate) paused: Vec<Arc<str>>,
-    /// Topics that are left out because they hold all that they may.
+    /// What stands still.
+    pub(crate) still: Still,
+    /// Topics that hold all that they may.
     pub(crate) full: Vec<Arc<str>>,
-    /// Topics that are left out in one bucket, because its partition takes nothing.
-    pub(crate) standing: Vec<(i16, Arc<str>)>,
-    /// Bytes of payloads that one bucket may bring; the row that crosses it still comes.
-    pub(crate) page_bytes: i64,
 }
 
 /// What one fetch saw, in one snapshot.
@@ -43,14 +61,13 @@ pub(crate) struct Listed {
     pub(crate) era: Option<i64>,
     /// Rows that were left out were passed over up to here.
     pub(crate) passed: Option<i64>,
-    /// Bytes of the page are used up.
-    pub(crate) heavy: bool,
 }
 
 impl Listed {
     /// Whether more rows may follow.
     pub(crate) fn is_full(&self, page: &Page) -> bool {
-        self.rows.len() as i64 >= page.take || self.heavy || self.passed.is_some()
+        let bytes: usize = self.rows.iter().map(|(row, _)| row.payload.len()).sum();
+        self.rows.len() as i64 >= page.take || bytes as i64 >= page.bytes || self.passed.is_some()
     }
 }
 
@@ -63,15 +80,15 @@ impl Store {
         let buckets: Vec<i16> = pages.iter().map(|page| page.bucket).collect();
         let afters: Vec<i64> = pages.iter().map(|page| page.after).collect();
         let takes: Vec<i64> = pages.iter().map(|page| page.take).collect();
+        let bytes: Vec<i64> = pages.iter().map(|page| page.bytes).collect();
         let floors: Vec<i64> = pages.iter().map(|page| page.floor).collect();
         let known: Vec<i64> = pages.iter().map(|page| page.era.unwrap_or(-1)).collect();
-        let without: Vec<&str> = ask.paused.iter().chain(&ask.full).map(|topic| &**topic).collect();
-        let standing: Vec<String> =
-            ask.standing.iter().map(|(bucket, topic)| format!("{bucket}:{topic}")).collect();
-        let over = match (ask.paused.is_empty() && standing.is_empty(), ask.full.is_empty()) {
+        let (mut without, standing) = ask.still.columns();
+        without.extend(ask.full.iter().map(|topic| &**topic));
+        let over = match (ask.still.is_empty(), ask.full.is_empty()) {
             (true, true) => 0,
             (true, false) => OVER_FULL,
-            (false, _) => OVER_PAUSED,
+            (false, _) => OVER_STILL,
         };
         let mut session = self.main().await?;
         let records = sqlx::query_file!(
@@ -80,7 +97,7 @@ impl Store {
             &afters,
             &takes,
             &without as &[&str],
-            ask.page_bytes,
+            &bytes,
             &floors,
             &known,
             over,
@@ -129,8 +146,6 @@ impl Store {
         for listed in fetched.buckets.values_mut() {
             // A union promises no order.
             listed.rows.sort_by_key(|(row, _)| row.id);
-            let bytes: usize = listed.rows.iter().map(|(row, _)| row.payload.len()).sum();
-            listed.heavy = bytes as i64 >= ask.page_bytes;
         }
         Ok(fetched)
     }

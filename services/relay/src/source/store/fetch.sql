@@ -9,9 +9,9 @@
 -- The inner limit keeps the index condition, needs no sort, and bounds what a topic that is left out can cost: at
 -- most $8 of its rows are passed over in one fetch. The running sum bounds memory.
 with page as (
-    select p.bucket, p.after, p.take, p.floor, p.known, messaging.relay_server() + q.times as era
-    from unnest($1::smallint[], $2::bigint[], $3::bigint[], $6::bigint[], $7::bigint[])
-        as p (bucket, after, take, floor, known)
+    select p.bucket, p.after, p.take, p.bytes, p.floor, p.known, messaging.relay_server() + q.times as era
+    from unnest($1::smallint[], $2::bigint[], $3::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+        as p (bucket, after, take, bytes, floor, known)
     join messaging.relay_requeue q on q.bucket = p.bucket
 )
 select
@@ -60,4 +60,4 @@ cross join lateral (
     ) o
     window seen as (order by o.bucket, o.seq)
 ) r
-where r.before < $5 and r.place <= page.take and (r.wanted or r.last)
+where r.before < page.bytes and r.place <= page.take and (r.wanted or r.last)

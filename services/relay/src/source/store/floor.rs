@@ -1,14 +1,12 @@
 //! What a floor is proven by.
 
-use std::sync::Arc;
-
 use super::super::cursor::Raise;
-use super::{Error, Store};
+use super::{Error, Still, Store};
 
 /// Unsent rows below a floor that are counted in one look.
 const MOST: i64 = 1_000;
-/// Rows of paused topics that one bucket passes over in one look.
-const OVER_PAUSED: i64 = 5_000;
+/// Rows of paused and standing topics that one bucket passes over in one look.
+const OVER_STILL: i64 = 5_000;
 
 /// The highest `seq` drawn so far, and a transaction that began after it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +52,25 @@ impl Store {
         Ok(Ceiling { seq: seq.unwrap_or(0), xid })
     }
 
-    /// The lowest unsent row above each bucket's floor, paused topics left out.
+    /// The lowest unsent row above each bucket's floor, without what stands still.
     ///
     /// # Errors
     /// What the database answers.
-    pub(crate) async fn lowest(&self, floors: &[(i16, i64)], paused: &[Arc<str>]) -> Result<Lowest, Error> {
+    pub(crate) async fn lowest(&self, floors: &[(i16, i64)], still: &Still) -> Result<Lowest, Error> {
         let (buckets, floors): (Vec<i16>, Vec<i64>) = floors.iter().copied().unzip();
-        let paused: Vec<&str> = paused.iter().map(|topic| &**topic).collect();
-        let over = if paused.is_empty() { 1 } else { OVER_PAUSED };
+        let (paused, standing) = still.columns();
+        let over = if still.is_empty() { 1 } else { OVER_STILL };
         let mut session = self.main().await?;
-        let records =
-            sqlx::query_file!("src/source/store/lowest.sql", &buckets, &floors, &paused as &[&str], over,)
-                .fetch_all(&mut session)
-                .await?;
+        let records = sqlx::query_file!(
+            "src/source/store/lowest.sql",
+            &buckets,
+            &floors,
+            &paused as &[&str],
+            over,
+            &standing,
+        )
+        .fetch_all(&mut session)
+        .await?;
         session.end().await?;
         let mut lowest = Lowest::default();
         for record in records {
@@ -79,22 +83,28 @@ impl Store {
         Ok(lowest)
     }
 
-    /// Unsent rows up to each bucket's floor, paused topics left out: bucket, era, number.
+    /// Unsent rows up to each bucket's floor, without what stands still: bucket, era, number.
     ///
     /// # Errors
     /// What the database answers.
     pub(crate) async fn below(
         &self,
         floors: &[(i16, i64)],
-        paused: &[Arc<str>],
+        still: &Still,
     ) -> Result<Vec<(i16, i64, i64)>, Error> {
         let (buckets, floors): (Vec<i16>, Vec<i64>) = floors.iter().copied().unzip();
-        let paused: Vec<&str> = paused.iter().map(|topic| &**topic).collect();
+        let (paused, standing) = still.columns();
         let mut session = self.main().await?;
-        let records =
-            sqlx::query_file!("src/source/store/below.sql", &buckets, &floors, &paused as &[&str], MOST,)
-                .fetch_all(&mut session)
-                .await?;
+        let records = sqlx::query_file!(
+            "src/source/store/below.sql",
+            &buckets,
+            &floors,
+            &paused as &[&str],
+            MOST,
+            &standing,
+        )
+        .fetch_all(&mut session)
+        .await?;
         session.end().await?;
         Ok(records.into_iter().map(|r| (r.bucket, r.era, r.unsent)).collect())
     }

@@ -7,7 +7,10 @@ from unnest($1::smallint[], $2::bigint[]) as p (bucket, floor)
 join messaging.relay_requeue q on q.bucket = p.bucket
 cross join lateral (
     select
-        min(o.seq) filter (where o.topic <> all ($3::text[])) as lowest,
+        min(o.seq) filter (
+            where o.topic <> all ($3::text[])
+                and (cardinality($5::text[]) = 0 or p.bucket || ':' || o.topic <> all ($5))
+        ) as lowest,
         max(o.seq) as passed, count(*) as read
     from (
         select o.seq, o.topic from messaging.outbox o

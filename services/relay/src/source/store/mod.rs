@@ -23,7 +23,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-pub(crate) use self::fetch::{Ask, Fetched, Listed};
+pub(crate) use self::fetch::{Ask, Fetched, Listed, Still};
 pub(crate) use self::floor::{Ceiling, Lowest};
 pub(crate) use self::outcome::Purged;
 pub(crate) use self::republish::Filter;

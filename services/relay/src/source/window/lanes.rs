@@ -23,6 +23,20 @@ struct Share {
     load: Load,
     /// When a row of it was acknowledged last, or the first one came.
     moved: Option<Instant>,
+    /// It was full and did not move, and has not yet come down to half since.
+    stands: bool,
+}
+
+impl Share {
+    /// Judges anew. Not before half of it is free does it stop to stand: a partition that takes one row now and then
+    /// would else be read, and passed over, in turn.
+    fn judge(&mut self, limit: Load, patience: Duration, now: Option<Instant>) {
+        let full = self.load.rows >= limit.rows || self.load.bytes >= limit.bytes;
+        let half = self.load.rows * 2 > limit.rows || self.load.bytes * 2 > limit.bytes;
+        let still =
+            self.moved.zip(now).is_some_and(|(moved, now)| now.saturating_duration_since(moved) >= patience);
+        self.stands = if self.stands { half } else { full && still };
+    }
 }
 
 #[derive(Debug, Default)]
@@ -136,18 +150,24 @@ impl Lanes {
         self.now = Some(now);
     }
 
-    /// Topics with what they hold of a bucket, and whether none of it was acknowledged for `patience`.
+    /// Whether rows of a bucket are in flight or wait.
+    pub(super) fn is_busy(&self, bucket: i16) -> bool {
+        self.shares.get(&bucket).is_some_and(|shares| !shares.is_empty())
+    }
+
+    /// Topics with what they hold of a bucket, and whether they stand: see [`super::Window::room`].
     pub(super) fn shares(
-        &self,
+        &mut self,
         bucket: i16,
+        limit: Load,
         patience: Duration,
     ) -> impl Iterator<Item = (&Arc<str>, Load, bool)> {
-        let stands = move |share: &Share| match (share.moved, self.now) {
-            (Some(moved), Some(now)) => now.saturating_duration_since(moved) >= patience,
-            _ => false,
-        };
-        let shares = self.shares.get(&bucket).into_iter().flatten();
-        shares.map(move |(topic, share)| (topic, share.load, stands(share)))
+        let now = self.now;
+        let shares = self.shares.get_mut(&bucket).into_iter().flatten();
+        shares.map(move |(topic, share)| {
+            share.judge(limit, patience, now);
+            (topic, share.load, share.stands)
+        })
     }
 
     fn leave(&mut self, bucket: i16, topic: &Arc<str>, bytes: usize, moved: bool) {

@@ -10,7 +10,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,31 @@ pub(crate) struct Load {
 #[derive(Debug)]
 enum Stage {
     /// In memory, not handed to the producer.
-    Waiting,
+    Waiting { bucket: i16 },
     /// The producer has it.
     InFlight(Flight),
     /// The broker has it; the mark has not committed.
     Acked { bucket: i16 },
     /// The mark committed while fetch number `fetch` was the latest one begun.
-    Marked { fetch: u64 },
+    Marked { bucket: i16, fetch: u64 },
+}
+
+impl Stage {
+    fn bucket(&self) -> i16 {
+        match self {
+            Self::InFlight(flight) => flight.bucket,
+            Self::Waiting { bucket } | Self::Acked { bucket } | Self::Marked { bucket, .. } => *bucket,
+        }
+    }
+}
+
+/// What may be read of a bucket.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// So many new rows; `None`: a topic holds all that it may of the bucket, and moves.
+    pub(crate) rows: Option<usize>,
+    /// Topics that are left out, because their partition takes nothing.
+    pub(crate) standing: Vec<Arc<str>>,
 }
 
 /// A row that the producer has.
@@ -73,8 +91,8 @@ pub(crate) enum Taken {
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     rows: HashMap<RowId, Stage>,
-    /// Known rows by `seq` alone, to compare with what a fetch saw behind its cursor.
-    seqs: HashMap<i64, usize>,
+    /// Known rows by `seq` alone, to compare with what a fetch sees behind and above its cursor.
+    seqs: HashMap<i16, BTreeMap<i64, Load>>,
     lanes: Lanes,
     /// Rows that failed in company: they go alone next time.
     suspects: HashSet<RowId>,
@@ -97,18 +115,27 @@ impl Window {
         // A fetch begun before may still list it as unsent; forgotten too early, it would be sent twice.
         let (rows, seqs) = (&mut self.rows, &mut self.seqs);
         rows.retain(|id, stage| {
-            let proven = matches!(stage, Stage::Marked { fetch: marked } if *marked < fetch);
-            if proven {
-                forget(seqs, id.seq);
+            let Stage::Marked { bucket, fetch: marked } = *stage else { return true };
+            if marked < fetch {
+                forget(seqs, bucket, id.seq);
             }
-            !proven
+            marked >= fetch
         });
         self.blocked.retain(|_, buried| *buried >= fetch);
     }
 
-    /// Whether some row with this `seq` is known.
-    pub(crate) fn knows(&self, seq: i64) -> bool {
-        self.seqs.contains_key(&seq)
+    /// Whether some row of the bucket with this `seq` is known.
+    pub(crate) fn knows(&self, bucket: i16, seq: i64) -> bool {
+        self.seqs.get(&bucket).is_some_and(|seqs| seqs.contains_key(&seq))
+    }
+
+    /// Known rows of a bucket above a `seq`. Those that were marked meanwhile count too.
+    pub(crate) fn known_above(&self, bucket: i16, after: i64) -> Load {
+        let seqs = self.seqs.get(&bucket).into_iter().flat_map(|seqs| seqs.range(after + 1..));
+        seqs.fold(Load::default(), |sum, (_, load)| Load {
+            rows: sum.rows + load.rows,
+            bytes: sum.bytes + load.bytes,
+        })
     }
 
     /// Takes in a row that a fetch listed as unsent.
@@ -119,8 +146,9 @@ impl Window {
         if self.blocked.contains_key(&row.key) {
             return Taken::Blocked;
         }
-        self.rows.insert(row.id, Stage::Waiting);
-        *self.seqs.entry(row.id.seq).or_default() += 1;
+        self.rows.insert(row.id, Stage::Waiting { bucket: row.bucket });
+        let load = self.seqs.entry(row.bucket).or_default().entry(row.id.seq).or_default();
+        (load.rows, load.bytes) = (load.rows + 1, load.bytes + row.bytes());
         self.lanes.push(row);
         Taken::New
     }
@@ -193,7 +221,7 @@ impl Window {
     pub(crate) fn marked(&mut self, ids: &[RowId]) {
         for id in ids {
             if let Some(stage @ Stage::Acked { .. }) = self.rows.get_mut(id) {
-                *stage = Stage::Marked { fetch: self.fetch };
+                *stage = Stage::Marked { bucket: stage.bucket(), fetch: self.fetch };
             }
         }
     }
@@ -241,28 +269,23 @@ impl Window {
 
     /// Whether rows of a bucket are in flight or wait.
     pub(crate) fn is_busy(&self, bucket: i16) -> bool {
-        self.lanes.shares(bucket, Duration::ZERO).next().is_some()
+        self.lanes.is_busy(bucket)
     }
 
-    /// What a bucket has room for, when each of its topics may hold `limit`, and the topics that stand: they hold
-    /// all that they may, and none of it was acknowledged for `patience`. `None`: it is full, and moves.
-    pub(crate) fn room(
-        &self,
-        bucket: i16,
-        limit: Load,
-        patience: Duration,
-    ) -> Option<(usize, Vec<Arc<str>>)> {
-        let (mut room, mut standing) = (limit.rows, Vec::new());
-        for (topic, load, stands) in self.lanes.shares(bucket, patience) {
-            if load.rows < limit.rows && load.bytes < limit.bytes {
-                room = room.min(limit.rows - load.rows);
-            } else if stands {
-                standing.push(topic.clone());
+    /// What a bucket has room for, when each of its topics may hold `limit`. A topic stands that holds all of it while
+    /// none was acknowledged for `patience`, until half of it is free again.
+    pub(crate) fn room(&mut self, bucket: i16, limit: Load, patience: Duration) -> Room {
+        let mut room = Room { rows: Some(limit.rows), standing: Vec::new() };
+        for (topic, load, stands) in self.lanes.shares(bucket, limit, patience) {
+            if stands {
+                room.standing.push(topic.clone());
             } else {
-                return None;
+                let free = limit.rows.saturating_sub(load.rows);
+                let free = Some(free).filter(|rows| *rows > 0 && load.bytes < limit.bytes);
+                room.rows = room.rows.min(free);
             }
         }
-        Some((room, standing))
+        room
     }
 
     /// Topics that hold at least `limit` rows.
@@ -280,7 +303,7 @@ impl Window {
         self.rows.values().any(|stage| match stage {
             Stage::InFlight(flight) => flight.bucket == bucket,
             Stage::Acked { bucket: acked } => *acked == bucket,
-            Stage::Waiting | Stage::Marked { .. } => false,
+            Stage::Waiting { .. } | Stage::Marked { .. } => false,
         })
     }
 
@@ -304,17 +327,20 @@ impl Window {
     }
 
     fn remove(&mut self, id: RowId) {
-        if self.rows.remove(&id).is_some() {
-            forget(&mut self.seqs, id.seq);
+        if let Some(stage) = self.rows.remove(&id) {
+            forget(&mut self.seqs, stage.bucket(), id.seq);
         }
     }
 }
 
-fn forget(seqs: &mut HashMap<i64, usize>, seq: i64) {
-    if let Some(count) = seqs.get_mut(&seq) {
-        *count -= 1;
-        if *count == 0 {
-            seqs.remove(&seq);
+/// One row with this `seq` is known no more. Its bytes stay counted while another one, of a server that drew the
+/// `seq` again, is known.
+fn forget(seqs: &mut HashMap<i16, BTreeMap<i64, Load>>, bucket: i16, seq: i64) {
+    let Some(of_bucket) = seqs.get_mut(&bucket) else { return };
+    if let Some(load) = of_bucket.get_mut(&seq) {
+        load.rows -= 1;
+        if load.rows == 0 {
+            of_bucket.remove(&seq);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Window, cursors and floors against a model of the database, under random schedules.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -8,8 +9,8 @@ use super::super::cursor::{Cursors, Page, Raise};
 use super::super::intake::{Catch, take};
 use super::super::row::{Row, RowId};
 use super::super::store::Listed;
-use super::Window;
 use super::tests::row;
+use super::{Load, Window};
 
 /// A database with writers that keep the lock discipline: of one key only one transaction is open at a time.
 #[derive(Default)]
@@ -21,7 +22,8 @@ struct Model {
     dead: BTreeMap<i64, u8>,
     held: HashSet<i64>,
     eras: [i64; 2],
-    paused: bool,
+    /// In which buckets the pausable topic is left out: in both while it is paused, in one whose partition stands.
+    still: [bool; 2],
 }
 
 struct Fetch {
@@ -29,7 +31,7 @@ struct Fetch {
     pages: Vec<(Page, Listed)>,
 }
 
-/// Keys 6 and 7 are of a topic that is paused now and then.
+/// Keys 6 and 7 are of a topic that stands still now and then.
 fn is_pausable(key: u8) -> bool {
     key >= 6
 }
@@ -48,7 +50,7 @@ impl Model {
     }
 
     fn is_wanted(&self, key: u8) -> bool {
-        !(self.paused && is_pausable(key))
+        !(is_pausable(key) && self.still[Self::row(0, key).bucket as usize])
     }
 
     fn blocked(&self, seq: i64, key: u8) -> bool {
@@ -57,7 +59,7 @@ impl Model {
 
     /// What fetch.sql answers.
     fn list(&self, number: u64, pages: Vec<Page>) -> Fetch {
-        let over = if self.paused { 3 } else { 0 };
+        let over = if self.still == [false; 2] { 0 } else { 3 };
         let listed = |page: &Page| {
             let above = self.unsent(page.bucket).filter(|(seq, _)| *seq > page.after);
             let read: Vec<_> = above.take(page.take.max(over) as usize).collect();
@@ -159,7 +161,7 @@ impl Relay {
             model.dead.insert(id.seq, model.committed[&id.seq]);
             self.window.buried(id, &flight.key, true);
         }
-        self.cursors.rewind(row.bucket);
+        self.cursors.back_to(row.bucket, id.seq);
     }
 
     fn acknowledge(&mut self, choice: u8) {
@@ -186,7 +188,7 @@ impl Relay {
         let id = self.flying.remove(choice as usize % self.flying.len());
         self.given_up.insert(id.seq);
         if let Some(flight) = self.window.abandon(id) {
-            self.cursors.rewind(flight.bucket);
+            self.cursors.back_to(flight.bucket, id.seq);
         }
     }
 
@@ -225,10 +227,9 @@ fn step(model: &mut Model, relay: &mut Relay, step: u8, choice: u8) {
         }
         2 => {
             if relay.fetch.is_none() {
-                if choice.is_multiple_of(16) {
-                    relay.cursors.rescan();
-                }
-                let pages = relay.cursors.plan(&[(0, 16), (1, 16)], 6);
+                let window = &relay.window;
+                let known = |bucket, after| window.known_above(bucket, after);
+                let pages = relay.cursors.plan(&[(0, 16), (1, 16)], 6, i64::MAX / 2, known);
                 relay.fetch = Some(model.list(relay.window.begin_fetch(), pages));
             }
         }
@@ -251,13 +252,25 @@ fn step(model: &mut Model, relay: &mut Relay, step: u8, choice: u8) {
                 model.eras[Model::row(seq, key).bucket as usize] += 1;
             }
         }
-        _ => {
-            model.paused = !model.paused;
-            if model.paused {
-                relay.window.drop_topic("u");
-                relay.cursors.rewind_all();
-            } else {
+        12 => {
+            let is_paused = model.still == [true; 2];
+            model.still = [!is_paused; 2];
+            if is_paused {
                 relay.cursors.forget_all();
+            } else {
+                relay.window.drop_topic("u");
+                relay.cursors.outdate();
+            }
+        }
+        _ => {
+            // A partition stands, or goes on: its rows in memory stay there. Judged where a fetch begins.
+            let bucket = choice % 2;
+            if relay.fetch.is_none() {
+                let still = &mut model.still[usize::from(bucket)];
+                *still = !*still;
+                if !*still {
+                    relay.cursors.forget(i16::from(bucket));
+                }
             }
         }
     }
@@ -270,7 +283,7 @@ proptest! {
     /// paused topics: first occurrences are in order per key, nothing is lost, no row comes to lie below a floor, and
     /// without a failure nothing is sent twice.
     #[test]
-    fn random_schedules_keep_order_and_lose_nothing(steps in prop::collection::vec((0u8..13, any::<u8>()), 1..500)) {
+    fn random_schedules_keep_order_and_lose_nothing(steps in prop::collection::vec((0u8..14, any::<u8>()), 1..500)) {
         let (mut model, mut relay) = (Model::default(), Relay::default());
         for (number, choice) in steps {
             // Failures, operators and pauses are rarer than work.
@@ -278,9 +291,9 @@ proptest! {
             step(&mut model, &mut relay, number, choice);
             prop_assert_eq!(model.below_floor(&relay.cursors), None, "below a floor");
         }
-        if model.paused {
-            step(&mut model, &mut relay, 12, 0);
-        }
+        model.still = [false; 2];
+        relay.fetch = None;
+        relay.cursors.forget_all();
         while !model.dead.is_empty() {
             step(&mut model, &mut relay, 11, 0);
         }
@@ -303,4 +316,112 @@ proptest! {
         prop_assert_eq!((relay.window.held().rows, relay.window.held().bytes), (0, 0));
         prop_assert!(relay.cursors.floors([0, 1]).iter().all(|(_, floor)| *floor > 0 || model.seq == 0), "floors rise");
     }
+}
+
+/// A bucket whose topic `d` is dead: `dead` rows of it, of as many keys, then `alive` rows of topic `t`.
+struct Stalled {
+    relay: Relay,
+    unsent: BTreeMap<i64, bool>,
+    limit: Load,
+    clock: Instant,
+}
+
+impl Stalled {
+    fn new(dead: i64, alive: i64, limit: usize) -> Self {
+        let unsent = (1..=dead + alive).map(|seq| (seq, seq <= dead)).collect();
+        let limit = Load { rows: limit, bytes: usize::MAX / 2 };
+        Self { relay: Relay::default(), unsent, limit, clock: Instant::now() }
+    }
+
+    /// One fetch; what came of `t` is acknowledged and marked at once, nothing of `d` ever is. How many rows left.
+    fn fetch(&mut self, patience: Duration) -> usize {
+        let Self { relay, unsent, limit, clock } = self;
+        relay.window.tick(*clock);
+        let room = relay.window.room(0, *limit, patience);
+        let Some(rows) = room.rows else { return 0 };
+        let window = &relay.window;
+        let known = |bucket, after| window.known_above(bucket, after);
+        let page = relay.cursors.plan(&[(0, rows as i64)], 500, i64::MAX / 2, known)[0];
+        let (number, leaves_out) = (relay.window.begin_fetch(), !room.standing.is_empty());
+        let mut listed = Listed::default();
+        let read = page.take.max(if leaves_out { 3 } else { 0 });
+        for (seq, dead) in unsent.range(page.after + 1..).take(read as usize) {
+            if *dead && leaves_out {
+                listed.passed = Some(*seq);
+            } else if (listed.rows.len() as i64) < page.take {
+                listed.passed = None;
+                listed.rows.push((Self::row(*seq, *dead), false));
+            }
+        }
+        let mut catch = Catch::default();
+        take(&mut relay.window, &mut relay.cursors, &page, listed, 500, &mut catch);
+        relay.window.end_fetch(number);
+        let mut sent = 0;
+        while let Some((row, _)) = relay.window.next(usize::MAX) {
+            if &*row.key.topic == "t" {
+                relay.window.acked(row.id);
+                relay.window.marked(&[row.id]);
+                unsent.remove(&row.id.seq);
+                sent += 1;
+            }
+        }
+        sent
+    }
+
+    fn row(seq: i64, dead: bool) -> Row {
+        Row { bucket: 0, ..row(seq, if dead { "d" } else { "t" }, &format!("k{seq}")) }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Progress is no race: however little room is left beside what is in memory, and though the cursor goes back to
+    /// the start of the bucket before each fetch, every fetch brings rows that can leave.
+    #[test]
+    fn what_is_in_memory_never_keeps_a_fetch_from_new_rows(limit in 2usize..80, free in 1usize..8, alive in 1i64..100) {
+        let dead = limit.saturating_sub(free).max(1) as i64;
+        let mut stalled = Stalled::new(dead, alive, limit);
+        let mut fetches = 0;
+        while stalled.unsent.len() as i64 > dead {
+            stalled.relay.cursors.rewind(0);
+            // The dead rows come in by pages too; a page has at least `COLD` rows, or all the room that there is.
+            let brought = stalled.fetch(Duration::MAX) > 0 || stalled.relay.window.held().rows < dead as usize;
+            fetches += 1;
+            prop_assert!(brought || fetches <= dead, "a fetch brought nothing: {fetches}");
+            prop_assert!(fetches <= dead + alive, "{} left", stalled.unsent.len());
+        }
+    }
+
+    /// A backlog that stands is passed however slowly it is read: every fetch takes longer than all patience.
+    #[test]
+    fn a_standing_backlog_is_passed_at_any_pace(limit in 2usize..20, dead in 1i64..200, alive in 1i64..20) {
+        let patience = Duration::from_secs(1);
+        let mut stalled = Stalled::new(dead, alive, limit);
+        for _ in 0..dead + alive + 2 {
+            stalled.clock += 2 * patience;
+            stalled.fetch(patience);
+        }
+        prop_assert_eq!(stalled.unsent.len() as i64, dead, "only the dead ones are left");
+    }
+}
+
+#[test]
+fn a_share_that_stood_is_read_again_when_half_of_it_is_free() {
+    let (limit, patience) = (Load { rows: 4, bytes: usize::MAX / 2 }, Duration::from_secs(1));
+    let (mut window, start) = (Window::default(), Instant::now());
+    window.tick(start);
+    for seq in 1..=4 {
+        window.take(Stalled::row(seq, true));
+    }
+    let ids: Vec<RowId> = std::iter::from_fn(|| window.next(usize::MAX)).map(|(row, _)| row.id).collect();
+    assert_eq!(window.room(0, limit, patience).rows, None, "full, and nobody knows yet whether it moves");
+    window.tick(start + patience);
+    let stands = |window: &mut Window| window.room(0, limit, patience).standing.len() == 1;
+    assert!(stands(&mut window));
+    window.acked(ids[0]);
+    assert!(stands(&mut window), "one row now and then is no going on");
+    window.acked(ids[1]);
+    assert!(!stands(&mut window));
+    assert_eq!(window.room(0, limit, patience).rows, Some(2));
 }
