@@ -29,9 +29,6 @@ use crate::metrics::Metrics;
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Points earned, in basis points (1/10,000) of what was paid; fixed in an order when it is confirmed.
-    #[arg(long, env = "EARN_RATE_BP", default_value_t = 100, value_parser = clap::value_parser!(i32).range(0..=10_000))]
-    pub earn_rate_bp: i32,
     /// How long a card order waits for payment: the gateway's payment window. Longer, and customers meet a closed
     /// window; shorter, and orders expire under them.
     #[arg(long, env = "PAYMENT_WINDOW", default_value = "30m", value_parser = positive)]

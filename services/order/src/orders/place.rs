@@ -1,6 +1,7 @@
 //! Placing an order: one read, one write.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,7 +9,7 @@ use uuid::Uuid;
 use waybill_event::order::event_type;
 
 use super::order::{MAX_TOTAL, Terms};
-use super::store::{self, Price};
+use super::store::{self, Read};
 use super::{Error, Item, Order, Orders, PaymentMethod, Violation};
 use crate::idempotency::{self, Answer, Fingerprint, Key, Outcome, Scope};
 use crate::strict;
@@ -72,15 +73,13 @@ pub(super) async fn place(
     let scope = Scope { principal: customer, method: "POST", route: ROUTE, key };
     // One connection for both statements: the second never queues behind other requests' first.
     let mut connection = orders.gate.acquire().await?;
-    let read = store::read_for_placing(&mut connection, &scope, &request.items).await?;
+    let read = store::read_for_placing(&mut connection, &scope, &request).await?;
     // Before the prices are judged: a replay answers as it did, whatever the products cost today.
     if let Some(stored) = read.stored {
         return Ok(orders.replay(stored, &fingerprint)?);
     }
     let settings = &orders.settings;
-    let terms =
-        Terms { earn_rate_bp: settings.earn_rate_bp, payment_window: settings.payment_window, now: read.now };
-    let order = priced(customer, request, &read.prices, &terms)?;
+    let order = priced(customer, request, &read, settings.payment_window)?;
     let answer = Answer::created(format!("{ROUTE}/{}", order.id), &order)?;
     let draft = orders.outbox.draft(&order.event(event_type::PLACED))?;
     let entry = idempotency::Entry {
@@ -146,37 +145,52 @@ pub(crate) fn is_sku(text: &str) -> bool {
         && text.as_bytes().iter().all(legal)
 }
 
-/// The order at today's prices. `prices` stands line by line beside the request's items.
+/// What an order in this currency earns, in basis points; else why none can be made of these items.
+fn currency(request: &PlaceOrder, read: &Read) -> Result<i32, Violation> {
+    let sold: BTreeSet<&str> = read.prices.iter().flatten().map(|price| price.currency.as_str()).collect();
+    let refused = |detail| Err(Violation::new("/currency", detail));
+    if sold.iter().any(|sold| *sold != request.currency) {
+        let sold = Vec::from_iter(sold);
+        return refused(match sold[..] {
+            [one] => format!("must be {one}, in which the items are sold"),
+            _ => format!("must be the currency of every item; these are sold in {}", sold.join(", ")),
+        });
+    }
+    let undeclared = || refused(format!("orders are not taken in {}", request.currency));
+    read.earn_rate_bp.map_or_else(undeclared, Ok)
+}
+
+/// The order at today's prices.
 fn priced(
     customer: Uuid,
     request: PlaceOrder,
-    prices: &[Option<Price>],
-    terms: &Terms,
+    read: &Read,
+    payment_window: Duration,
 ) -> Result<Order, Error> {
+    let earn_rate_bp = currency(&request, read);
     let mut items = Vec::with_capacity(request.items.len());
     let mut found = Vec::new();
     let mut total: Option<i64> = Some(0);
-    for (index, (item, price)) in request.items.into_iter().zip(prices).enumerate() {
-        let refused = match price {
-            None => Some("is not a product that can be ordered".to_owned()),
-            Some(price) if price.currency != request.currency => {
-                Some(format!("is sold in {}, not in {}", price.currency, request.currency))
-            }
-            Some(price) => {
-                let amount = price.unit_price.checked_mul(i64::from(item.quantity));
-                total = total.zip(amount).and_then(|(sum, amount)| sum.checked_add(amount));
-                items.push(Item { sku: item.sku, quantity: item.quantity, unit_price: price.unit_price });
-                None
-            }
+    for (index, (item, price)) in request.items.into_iter().zip(&read.prices).enumerate() {
+        let Some(price) = price else {
+            let detail = "is not a product that can be ordered";
+            found.push(Violation::new(format!("/items/{index}/sku"), detail));
+            continue;
         };
-        found.extend(refused.map(|detail| Violation::new(format!("/items/{index}/sku"), detail)));
+        let amount = price.unit_price.checked_mul(i64::from(item.quantity));
+        total = total.zip(amount).and_then(|(sum, amount)| sum.checked_add(amount));
+        items.push(Item { sku: item.sku, quantity: item.quantity, unit_price: price.unit_price });
     }
-    if !found.is_empty() {
-        return Err(Error::Invalid(found));
-    }
+    let terms = match (earn_rate_bp, found.is_empty()) {
+        (Ok(earn_rate_bp), true) => Terms { earn_rate_bp, payment_window, now: read.now },
+        (earn_rate_bp, _) => {
+            found.extend(earn_rate_bp.err());
+            return Err(Error::Invalid(found));
+        }
+    };
     let total = total.filter(|total| *total <= MAX_TOTAL).ok_or(Error::TotalTooLarge)?;
     match request.expected_amount {
         Some(expected) if expected != total => Err(Error::AmountMismatch { expected, total }),
-        _ => Ok(Order::placed(customer, request.currency, request.payment_method, items, total, terms)),
+        _ => Ok(Order::placed(customer, request.currency, request.payment_method, items, total, &terms)),
     }
 }

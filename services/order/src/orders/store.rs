@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 use waybill_outbox::Draft;
 
-use super::place::PlaceItem;
+use super::place::PlaceOrder;
 use super::{Item, Order, PaymentMethod, Status};
 use crate::idempotency::{Answer, Entry, Scope, Stored};
 
@@ -23,23 +23,26 @@ pub(super) struct Read {
     pub(super) now: DateTime<Utc>,
     /// Beside the wanted items, `None` for what cannot be ordered.
     pub(super) prices: Vec<Option<Price>>,
+    /// What the request's currency earns, in basis points; `None`: it is not declared.
+    pub(super) earn_rate_bp: Option<i32>,
     /// The answer that the key already has.
     pub(super) stored: Option<Stored>,
 }
 
-/// Reads clock, prices and an earlier answer. The key's index page is the one that the write needs next.
+/// Reads clock, prices, the currency and an earlier answer. The key's index page is the one that the write needs next.
 pub(super) async fn read_for_placing(
     connection: &mut PgConnection,
     scope: &Scope<'_>,
-    items: &[PlaceItem],
+    request: &PlaceOrder,
 ) -> Result<Read, sqlx::Error> {
-    let skus: Vec<&str> = items.iter().map(|item| item.sku.as_str()).collect();
+    let skus: Vec<&str> = request.items.iter().map(|item| item.sku.as_str()).collect();
     let row = sqlx::query!(
         r#"
         select
             clock.now as "now!",
             price.units as "units!: Vec<Option<i64>>",
             price.currencies as "currencies!: Vec<Option<String>>",
+            c.earn_rate_bp as "earn_rate_bp?",
             k.fingerprint as "fingerprint?",
             k.status as "status?",
             k.location as "location?",
@@ -52,6 +55,7 @@ pub(super) async fn read_for_placing(
             from unnest($1::text[]) with ordinality as wanted (sku, place)
             left join product p on p.sku = wanted.sku and p.active
         ) price
+        left join currency c on c.code = $6
         left join idempotency_key k
             on k.principal = $2 and k.method = $3 and k.route = $4 and k.key = $5 and k.expires_at > clock.now
         "#,
@@ -60,6 +64,7 @@ pub(super) async fn read_for_placing(
         scope.method,
         scope.route,
         scope.key.as_str(),
+        request.currency,
     )
     .fetch_one(connection)
     .await?;
@@ -72,7 +77,8 @@ pub(super) async fn read_for_placing(
         }
         _ => None,
     };
-    Ok(Read { now: row.now, prices: row.units.into_iter().zip(row.currencies).map(price).collect(), stored })
+    let prices = row.units.into_iter().zip(row.currencies).map(price).collect();
+    Ok(Read { now: row.now, prices, earn_rate_bp: row.earn_rate_bp, stored })
 }
 
 /// Writes key, order, lines and event in one statement, which is its own transaction. False when the key is

@@ -24,4 +24,7 @@ pub struct Product {
     /// ISO 4217 code.
     #[schema(example = "KRW")]
     pub currency: String,
+    /// Digits after the decimal point of the currency: with 2, a price of 450 reads 4.50.
+    #[schema(minimum = 0, maximum = 4, example = 0)]
+    pub minor_units: i16,
 }

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use super::Product;
 
-/// Active products in byte order of their stock keeping unit, after one.
+/// Active products in declared currencies, in byte order of their stock keeping unit, after one.
 pub(super) async fn list(
     connection: &mut PgConnection,
     after: &str,
@@ -13,10 +13,11 @@ pub(super) async fn list(
     sqlx::query_as!(
         Product,
         r#"
-        select sku, name, unit_price, currency
-        from product
-        where active and sku > $1
-        order by sku
+        select p.sku, p.name, p.unit_price, p.currency, c.minor_units
+        from product p
+        join currency c on c.code = p.currency
+        where p.active and p.sku > $1
+        order by p.sku
         limit $2
         "#,
         after,

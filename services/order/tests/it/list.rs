@@ -172,7 +172,7 @@ async fn the_catalogue_has_pages_of_what_can_be_ordered() {
         assert_eq!(skus, ["GOLD", "MUG-1", "TEA-100", "a-1"]);
         assert_eq!(
             products[1],
-            json!({"sku": "MUG-1", "name": "MUG-1", "unitPrice": 12_000, "currency": "KRW"})
+            json!({"sku": "MUG-1", "name": "MUG-1", "unitPrice": 12_000, "currency": "KRW", "minorUnits": 0})
         );
     }
     app.get("/v1/products?cursor=%21").await.problem(400, "invalid-cursor");

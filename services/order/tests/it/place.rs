@@ -123,7 +123,8 @@ async fn the_expected_amount_must_be_the_total() {
 async fn what_cannot_be_ordered_is_named() {
     let app = TestApp::start().await;
     app.execute(
-        "insert into product (sku, name, unit_price, currency, active) values
+        "insert into currency values ('USD', 2, 1300);
+         insert into product (sku, name, unit_price, currency, active) values
             ('OLD', 'old', 1, 'KRW', false), ('USD-1', 'dollar', 1, 'USD', true)",
     )
     .await;
@@ -132,8 +133,66 @@ async fn what_cannot_be_ordered_is_named() {
         app.place("k", &order_with(json!({"items": items}))).await.problem(400, "validation-failed");
     let pointers: Vec<&str> =
         problem["errors"].as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap()).collect();
-    assert_eq!(pointers, ["/items/1/sku", "/items/2/sku", "/items/3/sku"]);
+    assert_eq!(pointers, ["/items/1/sku", "/items/2/sku", "/currency"]);
     assert_eq!(app.count("idempotency_key").await, 0);
+}
+
+/// What is not declared is refused where a product is made; what is sold, and what it earns, is as it was declared.
+#[tokio::test]
+async fn only_declared_currencies_are_sold_and_each_earns_by_its_own_rate() {
+    let app = TestApp::start().await;
+    for currency in ["KWD", "XXX"] {
+        let insert = "insert into product (sku, name, unit_price, currency) values ('P', 'p', 1234, $1)";
+        let refused =
+            sqlx::query(insert).bind(currency).execute(&app.database.pool).await.expect_err(currency);
+        let refused = refused.as_database_error().and_then(|e| e.constraint()).map(str::to_owned);
+        assert_eq!(refused.as_deref(), Some("product_currency_fkey"), "{currency}");
+    }
+    app.execute(
+        "insert into currency (code, minor_units, earn_rate_bp) values ('KWD', 3, 430), ('USD', 2, 0);
+         insert into product (sku, name, unit_price, currency) values ('DINAR', 'd', 1234, 'KWD'), ('CENT', 'c', 1234, 'USD')",
+    )
+    .await;
+    let order = |sku: &str, currency: &str| {
+        order_with(json!({"items": [{"sku": sku, "quantity": 1}], "currency": currency}))
+    };
+    for (sku, currency, rate) in [("DINAR", "KWD", 430), ("CENT", "USD", 0), ("TEA-100", "KRW", 100)] {
+        let placed = app.place(sku, &order(sku, currency)).await.placed();
+        assert_eq!(placed["currency"], currency);
+        let earns: i32 = sqlx::query_scalar("select earn_rate_bp from orders where id = $1::text::uuid")
+            .bind(placed["id"].as_str())
+            .fetch_one(&app.database.pool)
+            .await
+            .expect("order");
+        assert_eq!(earns, rate, "{currency}");
+        let wrong = if currency == "USD" { "KWD" } else { "USD" };
+        let problem = app.place(wrong, &order(sku, wrong)).await.problem(400, "validation-failed");
+        let errors = problem["errors"].as_array().expect("errors");
+        assert_eq!(errors.len(), 1, "{problem}");
+        assert_eq!(errors[0]["pointer"], "/currency");
+        assert!(errors[0]["detail"].as_str().expect("text").contains(currency), "{problem}");
+    }
+    let products = app.get("/v1/products").await.json();
+    let dinar = products["items"].as_array().expect("items").iter().find(|p| p["sku"] == "DINAR");
+    assert_eq!(dinar.expect("listed")["minorUnits"], 3);
+}
+
+/// Products from before currencies were declared stay, and are neither listed nor sold.
+#[tokio::test]
+async fn a_product_in_a_currency_that_was_never_declared_is_not_sold() {
+    let app = TestApp::start().await;
+    app.execute(
+        "alter table product drop constraint product_currency_fkey;
+         insert into product (sku, name, unit_price, currency) values ('ODD', 'o', 1, 'XXX');
+         alter table product add constraint product_currency_fkey
+            foreign key (currency) references currency (code) not valid",
+    )
+    .await;
+    let order = order_with(json!({"items": [{"sku": "ODD", "quantity": 1}], "currency": "XXX"}));
+    let problem = app.place("k", &order).await.problem(400, "validation-failed");
+    assert_eq!(problem["errors"][0]["pointer"], "/currency");
+    let products = app.get("/v1/products").await.json();
+    assert!(!products.to_string().contains("ODD"), "{products}");
 }
 
 #[tokio::test]
