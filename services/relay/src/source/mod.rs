@@ -10,6 +10,7 @@ mod lease_model;
 mod listen;
 mod mark;
 mod order;
+mod pause;
 pub(crate) mod producer;
 mod pump;
 mod readiness;

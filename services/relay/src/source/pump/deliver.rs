@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::Utc;
 use rdkafka::error::RDKafkaErrorCode;
@@ -15,9 +15,6 @@ use super::super::store;
 use super::super::window::Flight;
 use super::{Error, Event, Pump, RETRY};
 use crate::config::Policy;
-
-/// Longest pause of a topic that the cluster calls good and that refuses its rows.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 impl Pump {
     /// Hands over every row that may leave.
@@ -73,9 +70,7 @@ impl Pump {
     }
 
     fn on_acked(&mut self, id: RowId, flight: &Flight) {
-        if !self.wary.is_empty() {
-            self.wary.remove(&flight.key.topic);
-        }
+        self.pauses.acked(&flight.key.topic);
         let stats = &self.setup.stats;
         stats.published.fetch_add(1, Relaxed);
         if !self.order.note(&flight.key, id.seq) && !flight.retried {
@@ -146,26 +141,16 @@ impl Pump {
     fn pause(&mut self, topic: &Arc<str>, code: RDKafkaErrorCode) {
         self.window.drop_topic(topic);
         self.cursors.outdate();
-        if self.paused.contains_key(topic) {
-            return;
+        if self.pauses.refused(topic, Instant::now()) {
+            self.setup.stats.pause(topic, Some(code.to_string()));
+            tracing::warn!(source = self.ce_source, %topic, %code, "topic is paused; its rows wait, the others go on");
         }
-        // Rule: a topic that refuses its rows again after the cluster called it good pauses for twice as long. Each time
-        // it goes on all buckets are read from their starts, and the others must come to their rows between.
-        let retry = self.setup.tuning.relay_topic_retry;
-        let wait = self.wary.get(topic).copied().unwrap_or(retry);
-        self.wary.insert(topic.clone(), wait.saturating_mul(2).min(retry.max(LONGEST_PAUSE)));
-        self.paused.insert(topic.clone(), Some(Instant::now() + wait));
-        self.setup.stats.pause(topic, Some(code.to_string()));
-        tracing::warn!(source = self.ce_source, %topic, %code, "topic is paused; its rows wait, the others go on");
     }
 
     pub(super) fn ask_about_topics(&mut self, now: Instant) {
-        for (topic, again) in &mut self.paused {
-            if again.is_some_and(|again| again <= now) {
-                *again = None;
-                let (topic, ask) = (topic.clone(), self.producers.ask(Some(topic.to_string())));
-                self.tasks.spawn_blocking(move || Event::Topic { topic, answer: ask() });
-            }
+        for topic in self.pauses.due(now) {
+            let ask = self.producers.ask(Some(topic.to_string()));
+            self.tasks.spawn_blocking(move || Event::Topic { topic, answer: ask() });
         }
     }
 
@@ -173,7 +158,7 @@ impl Pump {
         let now = Instant::now();
         match answer {
             Ok(()) => {
-                self.paused.remove(topic);
+                self.pauses.good(topic);
                 self.setup.stats.pause(topic, None);
                 tracing::info!(source = self.ce_source, %topic, "topic goes on");
                 // Its rows may lie below the floors, which were raised without them.
@@ -182,7 +167,7 @@ impl Pump {
             }
             Err(code) => {
                 self.setup.stats.pause(topic, Some(code.to_string()));
-                self.paused.insert(topic.clone(), Some(now + self.setup.tuning.relay_topic_retry));
+                self.pauses.still(topic, now);
             }
         }
     }

@@ -27,10 +27,7 @@ impl Pump {
 
     /// What fetches and floors pass over.
     pub(super) fn still(&self) -> Still {
-        Still {
-            paused: self.paused.keys().cloned().collect(),
-            standing: self.standing.iter().cloned().collect(),
-        }
+        Still { paused: self.pauses.topics(), standing: self.standing.iter().cloned().collect() }
     }
 
     pub(super) fn raise_floors(&mut self, now: Instant) {

@@ -8,7 +8,7 @@ mod floor;
 mod lease;
 mod watch;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use super::floor::Floor;
 use super::lease::{Leases, Round};
 use super::mark::Marks;
 use super::order::Order;
+use super::pause::Pauses;
 use super::producer::{self, Producers, Report};
 use super::readiness::Readiness;
 use super::row::{Key, RowId};
@@ -151,12 +152,9 @@ pub struct Pump {
     running: Running,
     pace: Pace,
     watch: Watch,
-    /// Topics that are unknown or not permitted, and when to look again (`None`: being looked at).
-    paused: HashMap<Arc<str>, Option<Instant>>,
+    pauses: Pauses,
     /// Topics whose partition in a bucket takes nothing.
     standing: BTreeSet<(i16, Arc<str>)>,
-    /// Topics that were paused and of which nothing was acknowledged since, and how long they pause next time.
-    wary: HashMap<Arc<str>, Duration>,
     latency: Latency,
     tracer: BoxedTracer,
     stopping: bool,
@@ -199,9 +197,8 @@ impl Pump {
                 wake: Wake::Poll,
             },
             watch: Watch::new(now),
-            paused: HashMap::new(),
+            pauses: Pauses::new(tuning.relay_topic_retry),
             standing: BTreeSet::new(),
-            wary: HashMap::new(),
             latency: Latency::new(name),
             tracer: global::tracer("waybill-relay"),
             stopping: false,
