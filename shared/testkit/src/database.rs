@@ -12,6 +12,8 @@ use crate::environment::environment;
 
 /// Test databases older than this are leftovers of runs that were killed.
 const LEFTOVER: Duration = Duration::from_secs(2 * 3600);
+/// Comment of every database that is made here. What has none is not dropped and not cloned, whatever its name.
+const MARK: &str = "made by waybill-testkit";
 /// Any number that nothing else locks.
 const TEMPLATE_LOCK: i64 = 0x57_41_59_42;
 
@@ -33,10 +35,7 @@ impl Database {
     pub async fn create(migrators: &[Migrator]) -> Self {
         let mut admin = admin().await;
         let template = template(&mut admin, migrators).await;
-        let name = format!("waybill_test_{}_{}", seconds(), Uuid::new_v4().simple());
-        run(&mut admin, &format!(r#"create database "{name}" template "{template}""#))
-            .await
-            .expect("test database");
+        let name = make(&mut admin, &template).await;
         admin.close().await.expect("closes");
         let options = options().database(&name);
         let url = options.to_url_lossy().to_string();
@@ -96,20 +95,23 @@ async fn run(admin: &mut PgConnection, statement: &str) -> Result<(), sqlx::Erro
 
 /// The template for these migrations, made once; its name is a digest of them.
 async fn template(admin: &mut PgConnection, migrators: &[Migrator]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
-    for byte in migrators.iter().flat_map(|m| m.iter()).flat_map(|m| m.checksum.iter()) {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    let name = format!("waybill_template_{hash:016x}");
+    let name = template_name(migrators);
     sqlx::query("select pg_advisory_lock($1)").bind(TEMPLATE_LOCK).execute(&mut *admin).await.expect("lock");
-    let known: bool = sqlx::query_scalar("select exists (select 1 from pg_database where datname = $1)")
-        .bind(&name)
-        .fetch_one(&mut *admin)
-        .await
-        .expect("databases");
-    if !known {
-        sweep(admin).await;
-        make_template(admin, &name, migrators).await;
+    let known: Option<bool> = sqlx::query_scalar(
+        "select shobj_description(oid, 'pg_database') is not distinct from $2 from pg_database where datname = $1",
+    )
+    .bind(&name)
+    .bind(MARK)
+    .fetch_optional(&mut *admin)
+    .await
+    .expect("databases");
+    match known {
+        Some(true) => {}
+        Some(false) => panic!("the database {name} is not of the test kit: its comment is not {MARK:?}"),
+        None => {
+            sweep(admin).await;
+            make_template(admin, &name, migrators).await;
+        }
     }
     sqlx::query("select pg_advisory_unlock($1)")
         .bind(TEMPLATE_LOCK)
@@ -119,11 +121,29 @@ async fn template(admin: &mut PgConnection, migrators: &[Migrator]) -> String {
     name
 }
 
+/// The name of the template for these migrations.
+///
+/// A digest of them and of the mark: those of versions without marks are not in the way.
+pub fn template_name(migrators: &[Migrator]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64; // FNV-1a
+    let checksums = migrators.iter().flat_map(|m| m.iter()).flat_map(|m| m.checksum.iter());
+    for byte in MARK.as_bytes().iter().chain(checksums) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("waybill_template_{hash:016x}")
+}
+
+/// A copy of a template, under a name that nobody else has. Killed between the two statements it stays for good.
+async fn make(admin: &mut PgConnection, template: &str) -> String {
+    let name = format!("waybill_test_{}_{}", seconds(), Uuid::new_v4().simple());
+    run(admin, &format!(r#"create database "{name}" template "{template}""#)).await.expect("database");
+    run(admin, &format!(r#"comment on database "{name}" is '{MARK}'"#)).await.expect("mark");
+    name
+}
+
 /// Migrated under another name first: a template exists only when it is whole.
 async fn make_template(admin: &mut PgConnection, name: &str, migrators: &[Migrator]) {
-    let raw = format!("{name}_raw");
-    run(admin, &format!(r#"drop database if exists "{raw}" with (force)"#)).await.expect("old template");
-    run(admin, &format!(r#"create database "{raw}""#)).await.expect("template");
+    let raw = make(admin, "template1").await;
     let mut connection = options().database(&raw).connect().await.expect("template");
     for migrator in migrators {
         migrator.run(&mut connection).await.expect("migrations run");
@@ -134,7 +154,8 @@ async fn make_template(admin: &mut PgConnection, name: &str, migrators: &[Migrat
 
 async fn sweep(admin: &mut PgConnection) {
     let names: Vec<String> =
-        sqlx::query_scalar("select datname::text from pg_database where datname like 'waybill\\_test\\_%'")
+        sqlx::query_scalar("select datname::text from pg_database where datname like 'waybill\\_test\\_%' and shobj_description(oid, 'pg_database') = $1")
+            .bind(MARK)
             .fetch_all(&mut *admin)
             .await
             .expect("databases");
