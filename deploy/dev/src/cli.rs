@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Sets up, runs, shows and tests the whole of Waybill on this machine.
 ///
-/// PostgreSQL and Kafka are taken from DATABASE_URL and KAFKA_BOOTSTRAP if given, else from a running Docker
-/// engine, else started natively below `.dev/`. WAYBILL_INFRA=native or =docker overrides the second choice.
+/// PostgreSQL and Kafka are taken from WAYBILL_DATABASE_URL and WAYBILL_KAFKA_BOOTSTRAP if given, else from a running
+/// Docker engine, else started natively below `.dev/`. WAYBILL_INFRA=native or =docker overrides the second choice.
 #[derive(Debug, Parser)]
 #[command(name = "cargo dev", bin_name = "cargo dev", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -124,7 +124,7 @@ pub(crate) struct Logs {
 /// Which tests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Suite {
-    /// Tests inside the sources; no services used.
+    /// Tests inside the sources.
     Unit,
     /// The integration tests of every crate.
     It,

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use uuid::Uuid;
 
 /// Which stack: the developer's, or the private one of the tests, which may run beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,6 +79,22 @@ impl Workspace {
     /// Kafka's jars, shared by both stacks.
     pub(crate) fn jars(&self) -> PathBuf {
         self.dev().join("kafka/jars")
+    }
+
+    /// A random name that this checkout has given itself, by which it knows what it has made on servers that others
+    /// use too. A path would not do: in containers all checkouts have the same.
+    pub(crate) fn id(&self) -> Result<String> {
+        let (dev, file) = (self.dev(), self.dev().join("id"));
+        if !file.is_file() {
+            fs::create_dir_all(&dev).with_context(|| format!("creating {}", dev.display()))?;
+            let id = Uuid::new_v4().simple().to_string();
+            let new = dev.join(format!("id.{id}"));
+            fs::write(&new, &id[..12]).with_context(|| format!("writing {}", new.display()))?;
+            // Whole or not at all; whoever was faster has named it.
+            let _ = fs::hard_link(&new, &file);
+            fs::remove_file(&new).with_context(|| format!("removing {}", new.display()))?;
+        }
+        fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
     }
 
     /// A short name that differs between checkouts and is the same on every run.

@@ -14,6 +14,30 @@ use crate::status::Database;
 /// The features of every build of this tool. One list, so that services, tests and lints share one build.
 pub(crate) const FEATURES: &str = "waybill-order/failpoints,waybill-relay/failpoints,waybill-point/failpoints,waybill-notification/failpoints,waybill-console/failpoints,waybill-task/failpoints";
 
+/// What says how to speak to brokers, and with which secret.
+const KAFKA_SECURITY: [&str; 6] = [
+    "KAFKA_SECURITY_PROTOCOL",
+    "KAFKA_SSL_CA",
+    "KAFKA_SASL_MECHANISM",
+    "KAFKA_SASL_USERNAME",
+    "KAFKA_SASL_PASSWORD",
+    "KAFKA_SASL_PASSWORD_FILE",
+];
+
+/// Variables that lead a service to some server: no process of a stack inherits them, each is told by [`Settings`].
+pub(crate) fn leading() -> impl Iterator<Item = &'static str> {
+    const ADDRESSES: [&str; 7] = [
+        "DATABASE_URL",
+        "DATABASE_URL_FILE",
+        "RELAY_SOURCES",
+        "RELAY_SOURCES_FILE",
+        "KAFKA_BOOTSTRAP",
+        "TOPIC_PREFIX",
+        "JWT_JWKS_URL",
+    ];
+    ADDRESSES.into_iter().chain(KAFKA_SECURITY)
+}
+
 /// How far above its API a service's metrics are.
 pub(crate) const METRICS_ABOVE: u16 = 1000;
 
@@ -71,6 +95,8 @@ impl Service {
 pub(crate) struct Settings<'a> {
     pub(crate) database: &'a Database,
     pub(crate) bootstrap: &'a str,
+    /// The brokers are the user's, and so is what the environment says of their security.
+    pub(crate) given_kafka: bool,
     pub(crate) topic_prefix: &'a str,
     pub(crate) jwt: &'a Path,
     /// Where each service's API is, in the order of the ports given out.
@@ -89,6 +115,9 @@ impl Settings<'_> {
             ("LOG_FORMAT", "json".into()),
             ("RUST_LOG", env::var_os("RUST_LOG").unwrap_or_else(|| "info".into())),
         ];
+        if self.given_kafka {
+            env.extend(KAFKA_SECURITY.iter().filter_map(|name| Some((*name, env::var_os(name)?))));
+        }
         // All scheduled jobs; the bare binaries have them off.
         match service {
             Service::Order => env.push(("JOBS", "purge-idempotency-keys".into())),
@@ -154,7 +183,14 @@ mod tests {
         };
         let apis = [(Service::Order, 8080), (Service::Point, 8081), (Service::Notification, 8082)];
         let jwt = Path::new("/jwt");
-        let settings = Settings { database: &database, bootstrap: "b:1", topic_prefix: "", jwt, apis: &apis };
+        let settings = Settings {
+            database: &database,
+            bootstrap: "b:1",
+            given_kafka: false,
+            topic_prefix: "",
+            jwt,
+            apis: &apis,
+        };
         let env = settings.of(Service::Relay, 8084);
         assert!(
             env.contains(&("RELAY_SOURCES", "order=postgres://h/orders,point=postgres://h/points".into()))

@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use serde::{Deserialize, Serialize};
 
-use crate::{infra::Source, run::procfs};
+use crate::{
+    infra::{Source, url},
+    run::procfs,
+};
 
 /// The whole of a running stack. Field names are a contract with scripts outside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -102,6 +105,18 @@ impl Status {
     /// The whole as JSON.
     pub(crate) fn json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// Which servers the running stack has, in one line.
+    pub(crate) fn servers(&self) -> String {
+        let postgres = self.database.as_ref().map(|database| url::shown(&database.admin_url));
+        let kafka = self.kafka.as_ref().map(|kafka| kafka.bootstrap.as_str()).unwrap_or_default();
+        format!(
+            "using the stack that is up: PostgreSQL {} ({}), Kafka {kafka} ({})",
+            postgres.unwrap_or_default(),
+            self.mode.postgres,
+            self.mode.kafka
+        )
     }
 
     /// The table for people.

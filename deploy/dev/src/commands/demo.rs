@@ -20,8 +20,8 @@ pub(crate) fn demo(workspace: &Workspace, keep: bool) -> Result<ExitCode> {
     let state = workspace.state(Space::Dev);
     let running = up::whole(&state)?;
     let session = Session::begin(&state)?;
-    let result = if running.is_some() {
-        ui::note("using the stack that is up");
+    let result = if let Some(status) = running {
+        ui::note(&status.servers());
         build::binaries(&session).and_then(|()| program(&session, &state, "demo", &[]))
     } else {
         own(&session, &state, keep)
@@ -48,9 +48,8 @@ fn own(session: &Session, state: &State, keep: bool) -> Result<ExitCode> {
 /// Fills the running stack.
 pub(crate) fn seed(workspace: &Workspace, args: &[String]) -> Result<ExitCode> {
     let state = workspace.state(Space::Dev);
-    if up::whole(&state)?.is_none() {
-        bail!("not up; start it with: cargo dev up");
-    }
+    let Some(status) = up::whole(&state)? else { bail!("not up; start it with: cargo dev up") };
+    ui::note(&status.servers());
     let session = Session::begin(&state)?;
     let result = program(&session, &state, "seed", args);
     session.end();

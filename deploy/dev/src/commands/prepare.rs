@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::setup;
 use crate::{
     cli::Only,
-    infra::{postgres, url},
+    infra::{databases::Server, postgres, url},
     layout::{Space, Workspace},
     run::session::Session,
     services::FEATURES,
@@ -48,21 +48,25 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<ExitCode> {
 fn with_server(session: &Session, workspace: &Workspace, check: bool) -> Result<ExitCode> {
     // A server that is up is used; its own databases are not touched.
     let running = Status::running(&workspace.state(Space::Dev).status()).filter(|status| status.started);
-    if let Some(database) = running.and_then(|status| status.database) {
-        return prepare(session, workspace, &database.admin_url, check);
+    if let Some(status) = running {
+        ui::note(&status.servers());
+        return prepare(session, workspace, &status, check);
     }
-    setup::ensure(session, setup::Need::of(Only::Postgres, workspace)?)?;
+    setup::servers(session, workspace, Only::Postgres, false)?;
     let (supervisor, status) = Supervisor::start(session, &workspace.state(Space::Test), Only::Postgres)?;
-    let url = status.database.map(|database| database.admin_url).context("no database server");
-    let result = url.and_then(|url| prepare(session, workspace, &url, check));
+    let result = prepare(session, workspace, &status, check);
     supervisor.stop();
     result
 }
 
-fn prepare(session: &Session, workspace: &Workspace, admin_url: &str, check: bool) -> Result<ExitCode> {
+fn prepare(session: &Session, workspace: &Workspace, status: &Status, check: bool) -> Result<ExitCode> {
+    let admin_url = &status.database.as_ref().context("no database server")?.admin_url;
+    let server = Server::new(workspace, status.mode.postgres, admin_url)?;
+    server.check(&[DATABASE])?;
     let url = url::with_database(admin_url, DATABASE);
     let step = ui::Step::begin(format!("Applying all migrations to the database {DATABASE}"));
-    migrate(workspace, admin_url, &url)?;
+    server.recreate(DATABASE)?;
+    migrate(workspace, &url)?;
     step.done();
     let cache = workspace.root.join(".sqlx");
     // Beside the target folder, not in /tmp: sqlx renames its files into place.
@@ -93,8 +97,7 @@ fn prepare(session: &Session, workspace: &Workspace, admin_url: &str, check: boo
     Ok(ExitCode::FAILURE)
 }
 
-fn migrate(workspace: &Workspace, admin_url: &str, url: &str) -> Result<()> {
-    postgres::recreate_database(admin_url, DATABASE)?;
+fn migrate(workspace: &Workspace, url: &str) -> Result<()> {
     for folder in MIGRATIONS {
         let folder = workspace.root.join(folder);
         let entries = fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use super::promtool;
 use crate::{
     cli::Only,
-    infra::{Given, Source, choose, docker, kafka, postgres},
+    infra::{Plan, Source, kafka, postgres},
     layout::{Space, Workspace},
     run::session::Session,
     ui,
@@ -36,12 +36,10 @@ impl Need {
         Self { psql: false, postgres: false, kafka: false, jars: false, tests: false }
     }
 
-    /// What this much of the stack needs, given the environment and Docker.
-    pub(crate) fn of(only: Only, workspace: &Workspace) -> Result<Self> {
-        let plan = choose(&Given::read()?, || docker::usable(workspace))?;
-        let kafka = plan.kafka == Source::Native && only != Only::Postgres;
-        let postgres = plan.postgres == Source::Native;
-        Ok(Self { psql: true, postgres, kafka, jars: kafka && !kafka::has_jars(workspace), tests: false })
+    /// What these servers need.
+    pub(crate) fn of(plan: &Plan, workspace: &Workspace) -> Self {
+        let (postgres, kafka) = (plan.postgres == Source::Native, plan.kafka == Source::Native);
+        Self { psql: true, postgres, kafka, jars: kafka && !kafka::has_jars(workspace), tests: false }
     }
 }
 
@@ -105,8 +103,8 @@ fn missing(need: Need) -> Vec<Missing> {
 /// The verb: says what was found, and installs or says how.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let session = Session::begin(&workspace.state(Space::Dev))?;
-    let result =
-        Need::of(Only::All, workspace).and_then(|need| install(&session, missing(need.with_tests())));
+    let result = Plan::of(workspace, true)
+        .and_then(|plan| install(&session, missing(Need::of(&plan, workspace).with_tests())));
     if result.is_ok() {
         promtool::provide(&session, workspace);
     }
@@ -114,6 +112,16 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     result?;
     eprintln!("{} everything needed is there", ui::tick());
     Ok(())
+}
+
+/// What every verb begins with that uses servers: says which and why, and has what they need.
+pub(crate) fn servers(session: &Session, workspace: &Workspace, only: Only, tests: bool) -> Result<Plan> {
+    let with_kafka = only != Only::Postgres;
+    let plan = Plan::of(workspace, with_kafka)?;
+    plan.tell(with_kafka);
+    let need = Need::of(&plan, workspace);
+    ensure(session, if tests { need.with_tests() } else { need })?;
+    Ok(plan)
 }
 
 /// The quiet form for the verbs that need something.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::{build, code, setup};
 use crate::{
     cli::{self, Only, Suite},
+    infra::databases::Server,
     layout::{Space, State, Workspace},
     run::session::Session,
     services::FEATURES,
@@ -26,20 +27,14 @@ pub(crate) fn run(workspace: &Workspace, args: &cli::Test) -> Result<ExitCode> {
 
 fn tests(session: &Session, workspace: &Workspace, args: &cli::Test) -> Result<ExitCode> {
     let suite = args.suite;
-    let only = if suite == Some(Suite::Unit) { None } else { Some(Only::Infra) };
-    let need = only.map_or_else(|| Ok(setup::Need::build()), |only| setup::Need::of(only, workspace))?;
-    setup::ensure(session, need.with_tests())?;
+    servers(session, workspace, true)?;
     if matches!(suite, None | Some(Suite::E2e | Suite::Crash | Suite::Chaos | Suite::Fuzz)) {
         // These tests start the services' binaries.
         build::binaries(session)?;
     }
     let mut cargo = session.cargo()?;
     cargo.args(["test", "--features", FEATURES]).args(selection(suite)).args(&args.args);
-    let Some(only) = only else {
-        ui::heading("Testing");
-        return session.run(&mut cargo).map(code);
-    };
-    beside_infra(session, &workspace.state(Space::Test), only, "Testing", &mut cargo)
+    beside_infra(session, &workspace.state(Space::Test), "Testing", &mut cargo)
 }
 
 /// `bench` and `chaos`: programs of the tests crate beside a PostgreSQL and a Kafka of their own.
@@ -65,7 +60,7 @@ fn measured(
     args: &[String],
 ) -> Result<ExitCode> {
     let workspace = &state.workspace;
-    setup::ensure(session, setup::Need::of(Only::Infra, workspace)?)?;
+    servers(session, workspace, false)?;
     if release {
         build::release(session)?;
     } else {
@@ -74,17 +69,17 @@ fn measured(
     let folder = workspace.binaries();
     let folder = if release { folder.with_file_name("release") } else { folder };
     let mut command = session.program(folder.join(program))?;
-    beside_infra(session, state, Only::Infra, program, command.args(args))
+    beside_infra(session, state, program, command.args(args))
 }
 
-fn beside_infra(
-    session: &Session,
-    state: &State,
-    only: Only,
-    heading: &str,
-    command: &mut Command,
-) -> Result<ExitCode> {
-    let (mut supervisor, status) = Supervisor::start(session, state, only)?;
+/// Tests name their databases and topics at random; a server must only let them make some.
+fn servers(session: &Session, workspace: &Workspace, tests: bool) -> Result<()> {
+    let plan = setup::servers(session, workspace, Only::Infra, tests)?;
+    Server::given(workspace, &plan.given)?.map_or(Ok(()), |server| server.check(&[]))
+}
+
+fn beside_infra(session: &Session, state: &State, heading: &str, command: &mut Command) -> Result<ExitCode> {
+    let (mut supervisor, status) = Supervisor::start(session, state, Only::Infra)?;
     let addresses = status
         .database
         .context("no database server")

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use super::{build, setup};
 use crate::{
     cli::Only,
+    infra::databases::{self, Server},
     layout::{Space, State, Workspace},
     run::{
         procfs::{self, Belongings},
@@ -70,8 +71,12 @@ pub(crate) fn foreground(workspace: &Workspace, only: Only) -> Result<()> {
 
 /// Checks, builds and starts a stack whose owner is this process.
 pub(crate) fn start(session: &Session, state: &State, only: Only) -> Result<(Supervisor, Status)> {
-    setup::ensure(session, setup::Need::of(only, &state.workspace)?)?;
+    let plan = setup::servers(session, &state.workspace, only, false)?;
     if only == Only::All {
+        // Before the long build, although the supervisor, which makes them, looks again.
+        if let Some(server) = Server::given(&state.workspace, &plan.given)? {
+            server.check(&databases::SERVICES)?;
+        }
         build::binaries(session)?;
         build::key(session, &state.workspace)?;
     }

@@ -223,5 +223,5 @@ pub(crate) fn reach(bootstrap: &str) -> Result<()> {
             Err(error) => reasons.push(format!("{broker}: {error}")),
         }
     }
-    bail!("KAFKA_BOOTSTRAP: no broker can be reached ({})", reasons.join("; "))
+    bail!("{}: no broker can be reached ({})", super::KAFKA_BOOTSTRAP, reasons.join("; "))
 }

@@ -1,5 +1,6 @@
 //! PostgreSQL and Kafka: from the environment, from Docker, or native.
 
+pub(crate) mod databases;
 pub(crate) mod docker;
 pub(crate) mod kafka;
 pub(crate) mod postgres;
@@ -9,6 +10,13 @@ use std::{env, fmt};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
+
+use crate::{layout::Workspace, ui};
+
+/// The one way to name a server. `DATABASE_URL` is not read: whoever works on another project has it exported too.
+pub(crate) const DATABASE_URL: &str = "WAYBILL_DATABASE_URL";
+/// The same for brokers.
+pub(crate) const KAFKA_BOOTSTRAP: &str = "WAYBILL_KAFKA_BOOTSTRAP";
 
 /// Whence a server comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,9 +43,9 @@ impl fmt::Display for Source {
 /// What the user's environment says about the servers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Given {
-    /// `DATABASE_URL`
+    /// [`DATABASE_URL`]
     pub(crate) database: Option<String>,
-    /// `KAFKA_BOOTSTRAP`
+    /// [`KAFKA_BOOTSTRAP`]
     pub(crate) kafka: Option<String>,
     /// `WAYBILL_INFRA`
     pub(crate) forced: Option<Source>,
@@ -53,25 +61,62 @@ impl Given {
             Some("docker") => Some(Source::Docker),
             Some(other) => bail!("WAYBILL_INFRA is {other:?}; it may be auto, native or docker"),
         };
-        let database = var("DATABASE_URL");
+        let database = var(DATABASE_URL);
         if let Some(url) = &database {
             url::check(url)?;
         }
-        Ok(Self { database, kafka: var("KAFKA_BOOTSTRAP"), forced })
+        Ok(Self { database, kafka: var(KAFKA_BOOTSTRAP), forced })
+    }
+
+    /// The database server, without a password.
+    fn shown(&self) -> Option<String> {
+        self.database.as_deref().map(url::shown)
     }
 }
 
 /// Which source each server has, and why it is not Docker if it might have been.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
+    pub(crate) given: Given,
     pub(crate) postgres: Source,
     pub(crate) kafka: Source,
     pub(crate) why_native: Option<String>,
 }
 
+impl Plan {
+    /// What the environment and this machine come to.
+    pub(crate) fn of(workspace: &Workspace, with_kafka: bool) -> Result<Self> {
+        choose(Given::read()?, with_kafka, || docker::usable(workspace))
+    }
+
+    /// Says which servers will be used, and why.
+    pub(crate) fn tell(&self, with_kafka: bool) {
+        ui::note(&format!("PostgreSQL: {}", self.why(self.postgres, DATABASE_URL, self.given.shown())));
+        if with_kafka {
+            ui::note(&format!("Kafka: {}", self.why(self.kafka, KAFKA_BOOTSTRAP, self.given.kafka.clone())));
+        }
+        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        for name in ["DATABASE_URL", "KAFKA_BOOTSTRAP", "TOPIC_PREFIX"].iter().filter(|name| is_set(name)) {
+            ui::note(&format!("{name} is set and not used, it may be another project's"));
+        }
+    }
+
+    fn why(&self, source: Source, variable: &str, given: Option<String>) -> String {
+        match source {
+            Source::Environment => format!("{}, because {variable} names it", given.unwrap_or_default()),
+            Source::Docker => format!("a container of this checkout's own; {variable} would name another"),
+            Source::Native => {
+                let reason = self.why_native.as_deref().unwrap_or_default();
+                format!("a process of this checkout's own ({reason}); {variable} would name another")
+            }
+        }
+    }
+}
+
 /// The rule. `docker` tells why there is none, and is asked only if it matters.
-pub(crate) fn choose(given: &Given, docker: impl FnOnce() -> Result<()>) -> Result<Plan> {
-    let (postgres, kafka) = (given.database.is_some(), given.kafka.is_some());
+fn choose(given: Given, with_kafka: bool, docker: impl FnOnce() -> Result<()>) -> Result<Plan> {
+    // Nobody will ask a broker that is not wanted.
+    let (postgres, kafka) = (given.database.is_some(), given.kafka.is_some() || !with_kafka);
     let (rest, why_native) = match given.forced {
         _ if postgres && kafka => (Source::Environment, None),
         Some(Source::Docker) => docker().map(|()| (Source::Docker, None))?,
@@ -82,7 +127,7 @@ pub(crate) fn choose(given: &Given, docker: impl FnOnce() -> Result<()>) -> Resu
         },
     };
     let or_given = |given| if given { Source::Environment } else { rest };
-    Ok(Plan { postgres: or_given(postgres), kafka: or_given(kafka), why_native })
+    Ok(Plan { postgres: or_given(postgres), kafka: or_given(kafka), why_native, given })
 }
 
 #[cfg(test)]
@@ -99,26 +144,32 @@ mod tests {
 
     #[test]
     fn the_environment_wins_and_docker_is_not_asked() {
-        let plan = choose(&given(true, true, None), || panic!("asked")).unwrap();
+        let plan = choose(given(true, true, None), true, || panic!("asked")).unwrap();
         assert_eq!((plan.postgres, plan.kafka), (Source::Environment, Source::Environment));
     }
 
     #[test]
     fn one_may_be_given_without_the_other() {
-        let plan = choose(&given(true, false, None), || Ok(())).unwrap();
+        let plan = choose(given(true, false, None), true, || Ok(())).unwrap();
         assert_eq!((plan.postgres, plan.kafka), (Source::Environment, Source::Docker));
-        let plan = choose(&given(false, true, None), || bail!("no engine")).unwrap();
+        let plan = choose(given(false, true, None), true, || bail!("no engine")).unwrap();
         assert_eq!((plan.postgres, plan.kafka), (Source::Native, Source::Environment));
     }
 
     #[test]
+    fn a_broker_that_is_not_wanted_needs_no_decision() {
+        let plan = choose(given(true, false, None), false, || panic!("asked")).unwrap();
+        assert_eq!(plan.postgres, Source::Environment);
+    }
+
+    #[test]
     fn native_says_why() {
-        let plan = choose(&given(false, false, None), || bail!("no engine")).unwrap();
+        let plan = choose(given(false, false, None), true, || bail!("no engine")).unwrap();
         assert_eq!(plan.why_native.as_deref(), Some("no engine"));
     }
 
     #[test]
     fn docker_that_was_demanded_and_is_missing_is_an_error() {
-        assert!(choose(&given(false, false, Some(Source::Docker)), || bail!("no engine")).is_err());
+        assert!(choose(given(false, false, Some(Source::Docker)), true, || bail!("no engine")).is_err());
     }
 }

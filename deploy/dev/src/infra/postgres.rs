@@ -161,8 +161,10 @@ pub(crate) fn answers(port: u16) -> bool {
 }
 
 /// `psql` against a database: no start-up file, stops at the first error, prints bare values.
-pub(crate) fn psql(url: &str) -> Command {
+fn psql(url: &str) -> Command {
     let mut command = Command::new("psql");
+    // libpq lets these two lead elsewhere than the URL says.
+    command.env_remove("PGHOSTADDR").env_remove("PGSERVICE");
     command.args(["-X", "-q", "-A", "-t", "-w", "-v", "ON_ERROR_STOP=1", "-d"]).arg(url);
     command.env("PGCONNECT_TIMEOUT", "5").stdin(Stdio::null());
     command
@@ -178,21 +180,6 @@ pub(crate) fn query(url: &str, sql: &str) -> Result<String> {
 fn text(output: &Output) -> Result<String> {
     ensure!(output.status.success(), "psql: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Creates a database unless it is there.
-pub(crate) fn create_database(admin_url: &str, name: &str) -> Result<()> {
-    let there = query(admin_url, &format!("select 1 from pg_database where datname = '{name}'"))?;
-    if there.is_empty() {
-        query(admin_url, &format!("create database {name}"))?;
-    }
-    Ok(())
-}
-
-/// Creates a database anew, whoever is connected to the old one.
-pub(crate) fn recreate_database(admin_url: &str, name: &str) -> Result<()> {
-    query(admin_url, &format!("drop database if exists {name} with (force)"))?;
-    query(admin_url, &format!("create database {name}")).map(drop)
 }
 
 /// Applies a file of SQL in one transaction.

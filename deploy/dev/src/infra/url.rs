@@ -8,7 +8,7 @@ pub(crate) fn check(url: &str) -> Result<()> {
     match rest {
         Some(rest) if !rest.is_empty() && !rest.starts_with('/') => Ok(()),
         // The value is not repeated: it may hold a password.
-        _ => bail!("DATABASE_URL must look like postgres://user[:password]@host[:port]/database"),
+        _ => bail!("{} must look like postgres://user[:password]@host[:port]/database", super::DATABASE_URL),
     }
 }
 
@@ -19,6 +19,16 @@ pub(crate) fn with_database(url: &str, name: &str) -> String {
     let end = url[authority..].find('/').map_or(url.len(), |at| authority + at);
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     format!("{}/{name}{query}", &url[..end])
+}
+
+/// For people: without password and parameters.
+pub(crate) fn shown(url: &str) -> String {
+    let url = url.split_once('?').map_or(url, |(url, _)| url);
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    // A password may hold an @ of its own; a host cannot.
+    let Some((user, server)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let user = user.split_once(':').map_or(user, |(user, _)| user);
+    format!("{scheme}://{user}@{server}")
 }
 
 /// The database's name; empty if there is none.
@@ -55,6 +65,12 @@ mod tests {
         assert_eq!(admin("postgres://h/prepare"), "postgres://h/postgres");
         assert_eq!(admin("postgres://h"), "postgres://h/postgres");
         assert_eq!(admin("postgres://h/mine?a=b"), "postgres://h/mine?a=b");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(shown("postgres://u:p@ss@h:1/a?password=x"), "postgres://u@h:1/a");
+        assert_eq!(shown("postgres://h/a"), "postgres://h/a");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     layout::{State, Workspace},
+    services::leading,
     wait,
 };
 
@@ -45,6 +46,10 @@ impl Session {
     /// A program at the root of the checkout, with the terminal of this process.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Result<Command> {
         let mut command = self.run.program(program)?;
+        // Whoever wants a server is told which; the shell may hold another project's.
+        for name in leading() {
+            command.env_remove(name);
+        }
         command.current_dir(&self.workspace.root);
         Ok(command)
     }

@@ -56,7 +56,6 @@ impl Supervisor {
                     step.take().into_iter().for_each(ui::Step::done);
                     step = Some(ui::Step::begin(name));
                 }
-                Ok(Event::Note { text }) => ui::note(&text),
                 Ok(Event::Ready) => break Ok(()),
                 Ok(Event::Failed { message }) => break Err(anyhow::anyhow!(message)),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Event {
     /// A step begins; the step before is done.
     Step { name: String },
-    /// Something worth one line.
-    Note { text: String },
     /// Everything runs.
     Ready,
     /// Nothing runs, and why.

@@ -6,16 +6,12 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::{
-    events::{Event, send, step},
+    events::step,
     stack::Stack,
     unit::{Probe, Spec},
 };
 use crate::{
-    infra::{
-        Given, Source, choose,
-        docker::{self, Containers},
-        kafka, postgres, url,
-    },
+    infra::{DATABASE_URL, Plan, Source, docker::Containers, kafka, postgres, url},
     status::{Database, Kafka, Mode},
     wait,
 };
@@ -25,17 +21,8 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts what is not given, both at once, and creates the databases' addresses.
 pub(crate) fn start(stack: &mut Stack, with_kafka: bool) -> Result<()> {
-    let given = Given::read()?;
-    let mut wanted = given.clone();
-    if !with_kafka {
-        // Nobody will ask it; a given one needs no decision.
-        wanted.kafka = Some(String::new());
-    }
-    let workspace = stack.state.workspace.clone();
-    let plan = choose(&wanted, || docker::usable(&workspace))?;
-    if let Some(reason) = plan.why_native {
-        send(&Event::Note { text: format!("PostgreSQL and Kafka run natively: {reason}") });
-    }
+    let plan = Plan::of(&stack.state.workspace, with_kafka)?;
+    let given = plan.given;
     stack.status.mode = Mode { postgres: plan.postgres, kafka: plan.kafka };
     let admin = match plan.postgres {
         Source::Environment => Some(url::admin(given.database.as_deref().unwrap_or_default())),
@@ -54,6 +41,10 @@ pub(crate) fn start(stack: &mut Stack, with_kafka: bool) -> Result<()> {
     stack.status.database = Some(databases(admin));
     if with_kafka {
         kafka::reach(&bootstrap)?;
+        if plan.kafka == Source::Environment {
+            // Others have an `orders.v1` too. What begins with this name can only be of this checkout.
+            stack.status.topic_prefix = format!("waybill-{}.", stack.state.workspace.id()?);
+        }
         stack.status.kafka = Some(Kafka { bootstrap });
     }
     stack.publish()
@@ -155,8 +146,8 @@ fn check_postgres(stack: &Stack, admin: &str) -> Result<()> {
         failure.is_none() || stack.signals.came()
     });
     let context = match stack.status.mode.postgres {
-        Source::Environment => "DATABASE_URL: the server cannot be used",
-        _ => "PostgreSQL does not accept sessions",
+        Source::Environment => format!("{DATABASE_URL}: the server cannot be used"),
+        _ => "PostgreSQL does not accept sessions".to_owned(),
     };
     failure.map_or(Ok(()), |error| Err(error).context(context))
 }

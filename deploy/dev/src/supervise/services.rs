@@ -11,7 +11,10 @@ use super::{
     unit::{Probe, Spec},
 };
 use crate::{
-    infra::postgres,
+    infra::{
+        Source,
+        databases::{self, Server},
+    },
     services::{METRICS_ABOVE, Service, Settings},
 };
 
@@ -29,8 +32,10 @@ pub(crate) fn start(stack: &mut Stack) -> Result<()> {
     let plan = plan(stack)?;
     step("Creating databases");
     let database = stack.status.database.clone().context("no database server")?;
-    for name in ["orders", "points", "notifications", "console"] {
-        postgres::create_database(&database.admin_url, name)?;
+    let server = Server::new(&stack.state.workspace, stack.status.mode.postgres, &database.admin_url)?;
+    server.check(&databases::SERVICES)?;
+    for name in databases::SERVICES {
+        server.create(name)?;
     }
     for (service, _, env) in &plan {
         step(format!("Migrating {}", service.name()));
@@ -62,6 +67,7 @@ fn plan(stack: &mut Stack) -> Result<Vec<(Service, u16, Env)>> {
     let settings = Settings {
         database: &database,
         bootstrap: &kafka.bootstrap,
+        given_kafka: stack.status.mode.kafka == Source::Environment,
         topic_prefix: &topic_prefix,
         jwt: Path::new(&jwt),
         apis: &apis,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    env,
     ffi::OsString,
     fs,
     path::Path,
@@ -52,7 +51,7 @@ impl Stack {
             mode: Mode { postgres: Source::Native, kafka: Source::Native },
             database: None,
             kafka: None,
-            topic_prefix: env::var("TOPIC_PREFIX").unwrap_or_default(),
+            topic_prefix: String::new(),
             jwt_dir: state.workspace.jwt().display().to_string(),
             compose_project: None,
             processes: Vec::new(),

@@ -157,7 +157,7 @@ pub(crate) fn command(
     let mut command = run.program(program)?;
     command.args(args).current_dir(&state.workspace.root);
     // Only what is set here counts, not what the user's shell happens to hold under the same name.
-    for name in ["DATABASE_URL", "KAFKA_BOOTSTRAP", "RELAY_SOURCES"] {
+    for name in services::leading() {
         command.env_remove(name);
     }
     command.envs(env.iter().map(|(name, value)| (name, value)));

@@ -18,13 +18,21 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub(crate) struct Checkout {
     folder: TempDir,
     chain: String,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Checkout {
     /// An empty checkout; Kafka's jars are borrowed from the real one if they are there.
     pub(crate) fn new() -> Self {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::with(Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Another one, for a test that has its turn.
+    pub(crate) fn another(&self) -> Self {
+        Self::with(None)
+    }
+
+    fn with(turn: Option<MutexGuard<'static, ()>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dev/kafka/jars");
         if jars.join("complete").is_file() {
@@ -45,22 +53,38 @@ impl Checkout {
         let mut command = Command::new(env!("CARGO_BIN_EXE_waybill-dev"));
         command.arg("--root").arg(self.root()).args(args).stdin(Stdio::null());
         command.env("WAYBILL_DEV_RUN", &self.chain).env("WAYBILL_INFRA", "native");
-        command.env_remove("DATABASE_URL").env_remove("KAFKA_BOOTSTRAP").env_remove("WAYBILL_ROOT");
+        let of_the_outer_run =
+            ["DATABASE_URL", "KAFKA_BOOTSTRAP", "WAYBILL_DATABASE_URL", "WAYBILL_KAFKA_BOOTSTRAP"];
+        for name in of_the_outer_run.into_iter().chain(["WAYBILL_ROOT"]) {
+            command.env_remove(name);
+        }
         command
     }
 
     /// Runs the tool to its end. Its output goes through files: what it leaves running would hold a pipe open.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
+        self.run_with(args, &[])
+    }
+
+    pub(crate) fn run_with(&self, args: &[&str], env: &[(&str, &str)]) -> Output {
         let (out, err) = (self.root().join("out"), self.root().join("err"));
         let mut command = self.tool(args);
+        command.envs(env.iter().copied());
         command.stdout(fs::File::create(&out).unwrap()).stderr(fs::File::create(&err).unwrap());
         let status = command.status().unwrap();
         Output { status, stdout: fs::read(out).unwrap(), stderr: fs::read(err).unwrap() }
     }
 
     pub(crate) fn must(&self, args: &[&str]) {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        self.must_with(args, &[]);
+    }
+
+    /// What it said to people.
+    pub(crate) fn must_with(&self, args: &[&str], env: &[(&str, &str)]) -> String {
+        let output = self.run_with(args, env);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {told}");
+        told
     }
 
     /// Starts the tool without waiting for it.

@@ -2,7 +2,7 @@
 
 use crate::harness::{Checkout, eventually};
 
-fn refused(checkout: &Checkout, args: &[&str], env: &[(&str, &str)], expected: &str) {
+pub(crate) fn refused(checkout: &Checkout, args: &[&str], env: &[(&str, &str)], expected: &str) {
     let mut command = checkout.tool(args);
     let output = command.envs(env.iter().copied()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -21,10 +21,15 @@ fn what_cannot_be_reached_or_understood_is_named() {
     refused(&checkout, &["soak"], &[], "unrecognized subcommand");
     refused(&checkout, &["token", "--customer", "me"], &[], "invalid value 'me'");
     refused(&checkout, &up, &[("WAYBILL_INFRA", "podman")], "auto, native or docker");
-    refused(&checkout, &up, &[("DATABASE_URL", "mysql://h/d")], "DATABASE_URL must look like");
+    refused(
+        &checkout,
+        &up,
+        &[("WAYBILL_DATABASE_URL", "mysql://h/d")],
+        "WAYBILL_DATABASE_URL must look like",
+    );
     let (database, kafka) =
-        (("DATABASE_URL", "postgres://x@127.0.0.1:9/y"), ("KAFKA_BOOTSTRAP", "127.0.0.1:9"));
-    refused(&checkout, &up, &[database, kafka], "DATABASE_URL: the server cannot be used");
+        (("WAYBILL_DATABASE_URL", "postgres://x@127.0.0.1:9/y"), ("WAYBILL_KAFKA_BOOTSTRAP", "127.0.0.1:9"));
+    refused(&checkout, &up, &[database, kafka], "WAYBILL_DATABASE_URL: the server cannot be used");
     checkout.nothing_lives("after refusals");
 }
 
@@ -34,8 +39,8 @@ fn an_unreachable_broker_is_named_and_the_rest_is_stopped() {
     refused(
         &checkout,
         &["up", "--only", "infra"],
-        &[("KAFKA_BOOTSTRAP", "127.0.0.1:9")],
-        "no broker can be reached",
+        &[("WAYBILL_KAFKA_BOOTSTRAP", "127.0.0.1:9")],
+        "WAYBILL_KAFKA_BOOTSTRAP: no broker can be reached",
     );
     checkout.nothing_lives("after the refusal");
 }
