@@ -5,3 +5,4 @@ mod happy;
 mod letters;
 mod settings;
 mod telemetry;
+mod upgrade;

@@ -19,7 +19,7 @@ use crate::index::{self, Index, Link, Registry};
 use crate::metrics::Metrics;
 use crate::replays::{Runs, Sender};
 use crate::services::Services;
-use crate::{Config, NAME, Names, Settings};
+use crate::{Config, NAME, Names, Settings, migrators};
 
 /// Pause between two checks of database and index.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -33,12 +33,6 @@ pub enum BuildError {
     /// The database cannot be reached.
     #[error(transparent)]
     Database(#[from] postgres::Error),
-    /// The database lacks our tables.
-    #[error("database has no table {0}: run `waybill-console migrate` first")]
-    NotMigrated(&'static str),
-    /// The database refused to say.
-    #[error("database does not tell its tables")]
-    Schema(#[source] sqlx::Error),
     /// A client of Kafka cannot be made.
     #[error("a Kafka client cannot be made")]
     Kafka(#[from] rdkafka::error::KafkaError),
@@ -74,7 +68,7 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        require_tables(&pool).await?;
+        postgres::require_migrated(&pool, NAME, &migrators()).await?;
         let jobs = Jobs::new(pool.clone(), vec![index::purge(pool.clone())], &config.jobs)?;
         let api = http::bind("HTTP_LISTEN", config.http.http_listen).await?;
         let metrics = http::bind("METRICS_LISTEN", config.http.metrics_listen).await?;
@@ -182,16 +176,6 @@ async fn part<E: Into<anyhow::Error>>(
     let ended = running.await.map_err(Into::into).with_context(|| format!("{name} failed"));
     stop.cancel();
     ended
-}
-
-async fn require_tables(pool: &PgPool) -> Result<(), BuildError> {
-    for table in ["messaging.job_lease", "console.item", "console.replay", "console.audit"] {
-        let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
-        if !found.fetch_one(pool).await.map_err(BuildError::Schema)? {
-            return Err(BuildError::NotMigrated(table));
-        }
-    }
-    Ok(())
 }
 
 /// Keeps the readiness: the database answers, and the index has its assignment and reaches a broker.

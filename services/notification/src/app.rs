@@ -20,16 +20,8 @@ use waybill_service::{ConfigError, http, metrics, postgres};
 use waybill_task::{Tasks, Worker};
 
 use crate::notices::{self, OldestUnsent, OrderNotices, PointNotices};
-use crate::{Config, GROUP, NAME};
+use crate::{Config, GROUP, NAME, migrators};
 
-const TABLES: [&str; 6] = [
-    "messaging.processed_message",
-    "messaging.parked_message",
-    "messaging.suspect",
-    "messaging.job_lease",
-    "messaging.task",
-    "notification",
-];
 /// Name of the job that purges the inbox, for `JOBS`.
 const PURGE_INBOX: &str = "purge-inbox";
 /// Name of the job that purges finished tasks.
@@ -80,7 +72,7 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        postgres::require_tables(&pool, NAME, &TABLES).await?;
+        postgres::require_migrated(&pool, NAME, &migrators()).await?;
         let jobs = Jobs::new(
             pool.clone(),
             vec![purge_inbox(pool.clone()), purge_tasks(pool.clone())],

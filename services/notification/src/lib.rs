@@ -54,6 +54,6 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 /// # Errors
 /// An unreachable database, or a migration that fails.
 pub async fn migrate(config: postgres::Config) -> anyhow::Result<()> {
-    postgres::migrate(&config, NAME, &migrators()).await?;
+    postgres::migrate(&config, NAME, migrators()).await?;
     Ok(())
 }

@@ -19,10 +19,8 @@ use waybill_service::{ConfigError, http, metrics, postgres, shutdown};
 use crate::idempotency::purge;
 use crate::metrics::Metrics;
 use crate::orders::Orders;
-use crate::{Config, NAME, api};
+use crate::{Config, NAME, api, migrators};
 
-const TABLES: [&str; 6] =
-    ["messaging.outbox", "messaging.job_lease", "orders", "order_item", "product", "idempotency_key"];
 /// Left of the grace period for closing the database and sending the last spans.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -72,7 +70,7 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        postgres::require_tables(&pool, NAME, &TABLES).await?;
+        postgres::require_migrated(&pool, NAME, &migrators()).await?;
         let jobs = Jobs::new(pool.clone(), vec![purge::job(pool.clone())], &config.jobs)?;
         let listeners = Listeners::bind(&config.http).await?;
         let background = CancellationToken::new();

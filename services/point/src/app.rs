@@ -19,18 +19,8 @@ use waybill_service::shutdown::{part, within_grace};
 use waybill_service::{ConfigError, http, metrics, postgres};
 
 use crate::points::{self, MovePoints};
-use crate::{Config, GROUP, NAME};
+use crate::{Config, GROUP, NAME, migrators};
 
-const TABLES: [&str; 8] = [
-    "messaging.outbox",
-    "messaging.processed_message",
-    "messaging.parked_message",
-    "messaging.suspect",
-    "messaging.job_lease",
-    "point_account",
-    "point_order",
-    "point_entry",
-];
 /// Name of the job that purges the inbox, for `JOBS`.
 const PURGE_INBOX: &str = "purge-inbox";
 /// Why the service does not start.
@@ -68,7 +58,7 @@ impl App {
         config.check()?;
         let verifier = Verifier::load(&config.auth).await?;
         let pool = config.postgres.connect(NAME).await?;
-        postgres::require_tables(&pool, NAME, &TABLES).await?;
+        postgres::require_migrated(&pool, NAME, &migrators()).await?;
         let jobs = Jobs::new(pool.clone(), vec![purge_inbox(pool.clone())], &config.jobs)?;
         let listeners = Listeners::bind(&config.http).await?;
         let background = CancellationToken::new();

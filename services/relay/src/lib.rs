@@ -23,7 +23,7 @@ use clap::Args;
 use sqlx::Connection as _;
 use tokio_util::sync::CancellationToken;
 use waybill_service::health::{self, ProbeConfig};
-use waybill_service::{crash, telemetry};
+use waybill_service::{crash, migrations, telemetry};
 
 pub use app::App;
 pub use config::Config;
@@ -52,7 +52,10 @@ pub async fn migrate(sources: config::Sources) -> anyhow::Result<()> {
         let options = database.options.application_name("waybill-relay-migrate");
         let what = || format!("source {:?} cannot be migrated", database.name);
         let mut connection = source::store::connect(&options).await.with_context(what)?;
-        waybill_outbox::migrator().run(&mut connection).await.with_context(what)?;
+        let applied = migrations::apply(&mut connection, waybill_outbox::migrator()).await;
+        for later in applied.with_context(what)? {
+            println!("{}: {later} is of a later version and is left as it is", database.name);
+        }
         connection.close().await?;
         println!("{}: up to date", database.name);
     }

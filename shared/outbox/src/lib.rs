@@ -41,5 +41,7 @@ pub fn migrator() -> sqlx::migrate::Migrator {
     let mut migrator = sqlx::migrate!("./migrations");
     migrator.dangerous_set_table_name("messaging.outbox_migrations");
     migrator.create_schema("messaging");
+    // A newer version may have applied more, which only adds.
+    migrator.set_ignore_missing(true);
     migrator
 }

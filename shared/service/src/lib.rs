@@ -18,6 +18,7 @@ pub mod http;
 pub mod jobs;
 pub mod kafka;
 pub mod metrics;
+pub mod migrations;
 pub mod postgres;
 pub mod secret;
 pub mod shutdown;

@@ -10,7 +10,7 @@ use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, PgTransaction};
 
-use crate::{ConfigError, secret};
+use crate::{ConfigError, migrations, secret};
 
 /// A connection idle for less is handed out without a ping.
 const FRESH: Duration = Duration::from_secs(1);
@@ -63,20 +63,12 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
-    /// A migration failed or does not match what was applied before.
-    #[error("migrations cannot be applied")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
-    /// The database lacks a table.
-    #[error("database has no table {table}: run `{program} migrate` first")]
-    NotMigrated {
-        /// The table.
-        table: &'static str,
-        /// The program whose migrations bring it.
-        program: &'static str,
-    },
-    /// The database refused to say.
-    #[error("database does not tell its tables")]
-    Schema(#[source] sqlx::Error),
+    /// A migration failed, or does not fit what was applied before.
+    #[error(transparent)]
+    Migrations(#[from] migrations::Error),
+    /// The pool has no connection to ask.
+    #[error("database gives no connection")]
+    NoConnection(#[source] sqlx::Error),
 }
 
 impl Config {
@@ -122,22 +114,17 @@ impl Config {
     }
 }
 
-/// Checks at start that the migrations have run: `program` needs these tables.
+/// Checks at start that the migrations of `program` have been applied; a later version may have applied more.
 ///
 /// # Errors
-/// [`Error::NotMigrated`] for the first that is missing; [`Error::Schema`].
-pub async fn require_tables(
+/// [`Error::Migrations`]; [`Error::NoConnection`] without a connection.
+pub async fn require_migrated(
     pool: &PgPool,
     program: &'static str,
-    tables: &[&'static str],
+    migrators: &[Migrator],
 ) -> Result<(), Error> {
-    for table in tables {
-        let found = sqlx::query_scalar!(r#"select to_regclass($1) is not null as "found!""#, table);
-        if !found.fetch_one(pool).await.map_err(Error::Schema)? {
-            return Err(Error::NotMigrated { table, program });
-        }
-    }
-    Ok(())
+    let mut connection = pool.acquire().await.map_err(Error::NoConnection)?;
+    Ok(migrations::require(&mut connection, program, migrators).await?)
 }
 
 /// Connection options of a URL given by setting `name`.
@@ -181,21 +168,26 @@ pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, sqlx::Error>
     tokio::spawn(async move { pool.begin().await }).await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
-/// Applies pending migrations in the order given, and says what it did.
+/// Applies pending migrations in the order given, and says what it did. A database that a later version has migrated
+/// is left as it is.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::Unreachable`], [`Error::Migrate`].
-pub async fn migrate(config: &Config, application: &str, migrators: &[Migrator]) -> Result<(), Error> {
+/// [`Error::Config`], [`Error::Unreachable`], [`Error::Migrations`].
+pub async fn migrate(config: &Config, application: &str, migrators: Vec<Migrator>) -> Result<(), Error> {
     let mut config = config.clone();
     // A migration may rightly take longer than a request's statement.
     config.database_statement_timeout = Duration::ZERO;
     config.database_lock_timeout = Duration::from_secs(30);
     let pool = config.connect(application).await?;
-    for migrator in migrators {
-        migrator.run(&pool).await?;
-    }
-    pool.close().await;
     let known: usize = migrators.iter().map(|m| m.iter().count()).sum();
+    let mut connection = pool.acquire().await.map_err(Error::NoConnection)?;
+    for migrator in migrators {
+        for later in migrations::apply(&mut connection, migrator).await? {
+            println!("{application}: {later} is of a later version and is left as it is");
+        }
+    }
+    drop(connection);
+    pool.close().await;
     println!("{application}: database is up to date, {known} migrations");
     Ok(())
 }

@@ -41,6 +41,8 @@ pub fn migrator() -> sqlx::migrate::Migrator {
     let mut migrator = sqlx::migrate!("./migrations");
     migrator.dangerous_set_table_name("messaging.task_migrations");
     migrator.create_schema("messaging");
+    // A newer version may have applied more, which only adds.
+    migrator.set_ignore_missing(true);
     migrator
 }
 

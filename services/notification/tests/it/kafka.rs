@@ -3,6 +3,7 @@
 use clap::{Args, Command, FromArgMatches};
 use tokio_util::sync::CancellationToken;
 use waybill_notification::{App, BuildError, Config};
+use waybill_service::migrations::Error::Pending;
 use waybill_service::postgres;
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics, eventually};
@@ -103,11 +104,7 @@ async fn events_of_both_topics_reach_the_customer_and_the_offsets_move() {
 async fn a_database_without_tables_is_named_at_start() {
     let database = Database::create(&[]).await;
     let error = App::build(config(&database, &Topics::none(), &Issuer::new())).await.expect_err("no tables");
-    assert!(
-        matches!(
-            error,
-            BuildError::Database(postgres::Error::NotMigrated { table: "messaging.processed_message", .. })
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, BuildError::Database(postgres::Error::Migrations(Pending { .. }))), "{error}");
+    let told = "(outbox) of messaging.outbox_migrations has not been applied: run `waybill-notification migrate` first";
+    assert!(error.to_string().ends_with(told), "{error}");
 }

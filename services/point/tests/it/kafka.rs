@@ -4,6 +4,7 @@ use clap::{Args, Command, FromArgMatches};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_point::{App, BuildError, Config};
+use waybill_service::migrations::Error::Pending;
 use waybill_service::postgres;
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics, eventually};
@@ -102,8 +103,8 @@ async fn an_order_event_becomes_points_and_the_offset_moves() {
 async fn a_database_without_tables_is_named_at_start() {
     let database = Database::create(&[]).await;
     let error = App::build(config(&database, &Topics::none(), &Issuer::new())).await.expect_err("no tables");
-    assert!(
-        matches!(error, BuildError::Database(postgres::Error::NotMigrated { table: "messaging.outbox", .. })),
-        "{error}"
-    );
+    assert!(matches!(error, BuildError::Database(postgres::Error::Migrations(Pending { .. }))), "{error}");
+    let told =
+        "(outbox) of messaging.outbox_migrations has not been applied: run `waybill-point migrate` first";
+    assert!(error.to_string().ends_with(told), "{error}");
 }

@@ -5,5 +5,6 @@ mod flood;
 mod frame;
 mod gate;
 mod jobs;
+mod migrations;
 mod postgres;
 mod server;
