@@ -97,7 +97,7 @@ impl Server {
     /// On a server of this checkout's own: made by a version without marks, or by the script of the containers.
     fn is_a_stacks(&self, name: &str) -> Result<bool> {
         let sql = "select to_regnamespace('messaging') is not null or to_regnamespace('console') is not null
-            or not exists (select from pg_class where relnamespace = to_regnamespace('public'))";
+            or not exists (select from pg_class where oid >= 16384)";
         Ok(query(&url::with_database(&self.admin_url, name), sql)? == "t")
     }
 

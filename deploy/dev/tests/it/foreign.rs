@@ -65,7 +65,8 @@ fn a_name_that_is_taken_is_refused_with_database_and_variable_and_left_as_it_is(
         ("prepare", &[&["prepare"], &["prepare", "--check"]]),
     ] {
         theirs.psql("postgres", &format!("create database {name}"));
-        theirs.psql(name, "create table kept (n int); insert into kept values (1)");
+        theirs
+            .psql(name, "create schema app; create table app.kept (n int); insert into app.kept values (1)");
         for verb in verbs {
             let expected = format!("the name of the database \"{name}\" is taken");
             refused(&ours, verb, &[(DATABASE, &theirs.url), (KAFKA, "127.0.0.1:9")], &expected);
@@ -77,8 +78,8 @@ fn a_name_that_is_taken_is_refused_with_database_and_variable_and_left_as_it_is(
         }
         let tables =
             "select string_agg(oid::regclass::text, ' ') from pg_class where relkind = 'r' and oid >= 16384";
-        assert_eq!(theirs.psql(name, tables), "kept", "{name} was migrated");
-        assert_eq!(theirs.psql(name, "select count(*) from kept"), "1");
+        assert_eq!(theirs.psql(name, tables), "app.kept", "{name} was migrated");
+        assert_eq!(theirs.psql(name, "select count(*) from app.kept"), "1");
         theirs.psql("postgres", &format!("drop database {name}"));
         assert_eq!(theirs.databases(), before, "something was made beside {name}");
     }
