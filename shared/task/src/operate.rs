@@ -106,7 +106,8 @@ pub async fn retry(pool: &PgPool, id: TaskId) -> Result<Verdict, sqlx::Error> {
     store::retry(pool, id).await
 }
 
-/// Cancels a pending task for good, and gives up a failed one. A running task is asked to stop, and decides itself.
+/// Cancels a pending task for good, and gives up a failed one. A running task is asked to stop, and decides itself; one
+/// that was asked before and whose lease is over is cancelled for good, for there may be nobody left who knows its kind.
 ///
 /// # Errors
 /// What the database answers.

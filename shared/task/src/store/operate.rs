@@ -87,28 +87,35 @@ pub(crate) async fn retry(pool: &PgPool, id: TaskId) -> Result<Verdict, sqlx::Er
 }
 
 pub(crate) async fn cancel(pool: &PgPool, id: TaskId) -> Result<Verdict, sqlx::Error> {
-    let met = sqlx::query_scalar!(
+    let met = sqlx::query!(
         r#"
-        with met as (select id, status from messaging.task where id = $1 for update),
+        with met as (
+            select id, status,
+                   status = 'running' and (cancel_requested_at is null or run_at > messaging.task_now()) as decides
+            from messaging.task
+            where id = $1
+            for update
+        ),
         changed as (
             update messaging.task t
-            set status = case when met.status = 'running' then 'running' else 'cancelled' end,
+            set status = case when met.decides then 'running' else 'cancelled' end,
+                token = case when met.decides then t.token end,
                 cancel_requested_at = coalesce(t.cancel_requested_at, messaging.task_now()),
                 updated_at = messaging.task_now()
             from met
             where t.id = met.id and met.status in ('pending', 'running', 'failed')
         )
-        select status from met
+        select status, decides as "decides!" from met
         "#,
         id.as_uuid(),
     )
     .fetch_optional(pool)
     .await?;
-    Ok(match met.map(Status::from) {
+    Ok(match met.map(|met| (Status::from(met.status), met.decides)) {
         None => Verdict::Unknown,
-        Some(Status::Pending | Status::Failed) => Verdict::Cancelled,
-        Some(Status::Running) => Verdict::Requested,
-        Some(status) => Verdict::Refused(status),
+        Some((Status::Running, true)) => Verdict::Requested,
+        Some((Status::Pending | Status::Running | Status::Failed, _)) => Verdict::Cancelled,
+        Some((status, _)) => Verdict::Refused(status),
     })
 }
 

@@ -12,3 +12,4 @@ mod outage;
 mod plans;
 mod spans;
 mod support;
+mod unknown;
