@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// What an expression is made of besides metrics.
-const LANGUAGE: &str = "absent and by increase last_over_time max max_over_time min offset or rate sum time unless \
+const LANGUAGE: &str = "absent and by increase last_over_time max max_over_time min offset on or rate sum time unless \
     exported_job group job kind messaging_consumer_group_name messaging_destination_name \
     messaging_destination_partition_id reason source topic";
 

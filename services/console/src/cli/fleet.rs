@@ -74,11 +74,13 @@ pub(super) async fn tasks(client: Asked, verb: Tasks) -> Result<bool, Failure> {
                     text(task, "key"),
                     text(task, "status"),
                     text(task, "attempts"),
+                    text(task, "created_at"),
                     text(task, "run_at"),
                     text(task, "last_error"),
                 ]
             };
-            let headings = ["service", "task", "kind", "key", "status", "attempts", "runs at", "last error"];
+            let headings =
+                ["service", "task", "kind", "key", "status", "attempts", "enqueued", "runs at", "last error"];
             return Ok(show(&client, &answer, headings, row, "--before"));
         }
         Tasks::Retry { id, service } => (id, "retry", service),

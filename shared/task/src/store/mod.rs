@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub(crate) use self::attempt::{Held, finish, hold};
 pub(crate) use self::claim::{Claimed, Cursor, Kinds};
 pub(crate) use self::operate::{cancel, list_closed, list_failed, list_open, payload, purge, retry};
-use crate::metrics::{COUNTED, Sample};
+use crate::metrics::{COUNTED, Seen};
 use crate::{New, TaskId};
 
 /// A connection idle for less is handed out without a ping.
@@ -78,37 +78,26 @@ impl Store {
         self.pool.close().await;
     }
 
-    /// Counts open and failed tasks, up to a bound, and says how late the oldest is.
-    pub(crate) async fn sample(&self) -> Result<Sample, sqlx::Error> {
-        let counts = sqlx::query!(
+    /// Counts open and failed tasks by kind, up to a bound, and says how late the oldest of each kind is. Those that are
+    /// due the longest come first, so that no backlog hides what nobody takes.
+    pub(crate) async fn sample(&self) -> Result<Vec<Seen>, sqlx::Error> {
+        sqlx::query_as!(
+            Seen,
             r#"
-            select kind as "kind!", status as "status!", count(*) as "count!"
+            select kind as "kind!", status as "status!: String", count(*) as "count!",
+                   coalesce(extract(epoch from messaging.task_now() - min(run_at))::float8, 0) as "due_for!"
             from (
-                (select kind, status from messaging.task where status in ('pending', 'running') limit $1)
+                (select kind, status, run_at from messaging.task where status in ('pending', 'running')
+                 order by run_at, seq limit $1)
                 union all
-                (select kind, status from messaging.task where status = 'failed' limit $1)
+                (select kind, status, null from messaging.task where status = 'failed' limit $1)
             ) t
             group by kind, status
             "#,
             COUNTED,
         )
         .fetch_all(&self.pool)
-        .await?;
-        let oldest = sqlx::query_scalar!(
-            r#"
-            select extract(epoch from messaging.task_now() - run_at)::float8 as "age!"
-            from messaging.task
-            where status in ('pending', 'running')
-            order by run_at, seq
-            limit 1
-            "#,
-        )
-        .fetch_optional(&self.pool)
-        .await?;
-        Ok(Sample {
-            counts: counts.into_iter().map(|row| (row.kind, row.status.into(), row.count)).collect(),
-            oldest_due: oldest.unwrap_or_default().max(0.0),
-        })
+        .await
     }
 }
 

@@ -123,8 +123,8 @@ impl Builder {
             settings: self.settings,
             handlers: self.handlers,
             kinds: Kinds::new(limits.clone()),
+            metrics: Metrics::new(limits.keys().cloned().collect()),
             limits,
-            metrics: Metrics::new(),
         };
         Ok(Worker { shared: Arc::new(shared), hand_off: self.hand_off })
     }
@@ -249,8 +249,8 @@ async fn sample(shared: Arc<Shared>) {
     let mut healthy = true;
     loop {
         match shared.store.sample().await {
-            Ok(sample) => {
-                shared.metrics.sampled(sample);
+            Ok(seen) => {
+                shared.metrics.sampled(seen);
                 healthy = true;
             }
             Err(error) if std::mem::take(&mut healthy) => {

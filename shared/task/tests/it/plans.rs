@@ -7,6 +7,7 @@ use waybill_testkit::Database;
 /// Arguments of the two claims.
 const DUE: &str = "'{work}', '{12}', 120, 8, null, null";
 const END: &str = "null, null";
+const SAMPLE: &str = "10000";
 const HEARTBEAT: &str = "'018f0000-0000-7000-8000-000000000001', '018f0000-0000-7000-8000-000000000002', 120";
 const NAMED: &str = "'{work}', '{12}', 120, 8, '{018f0000-0000-7000-8000-000000000001,018f0000-0000-7000-8000-000000000002}', '{key-1,key-2}'";
 
@@ -26,8 +27,7 @@ async fn prepared(connection: &mut PgConnection, text: &str) -> String {
 }
 
 async fn plan(connection: &mut PgConnection, name: &str, arguments: &str) -> String {
-    let arguments = if arguments.is_empty() { String::new() } else { format!("({arguments})") };
-    let explain = format!("explain execute {name}{arguments}");
+    let explain = format!("explain execute {name}({arguments})");
     let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain)).fetch_all(connection).await.unwrap();
     lines.join("\n")
 }
@@ -49,7 +49,7 @@ async fn claims_go_by_the_index_and_sort_nothing_whatever_the_statistics() {
         ("skip locked", DUE, "task_due_idx"),
         ("unnest($6", NAMED, "task_key_idx"),
         ("offset 499", END, "task_due_idx"),
-        ("as \"age!\"", "", "task_due_idx"),
+        ("union all", SAMPLE, "task_due_idx"),
         ("as \"requested!\"", HEARTBEAT, "task_pkey"),
     ] {
         statements.push((prepared(&mut connection, text).await, arguments, index));
@@ -69,16 +69,16 @@ async fn claims_go_by_the_index_and_sort_nothing_whatever_the_statistics() {
         for mode in ["force_generic_plan", "force_custom_plan"] {
             run(&mut connection, &format!("set plan_cache_mode = {mode}")).await;
             for (statement, arguments, index) in &statements {
-                let plan = plan(&mut connection, statement, arguments).await;
+                // Groups of kinds are few.
+                let plan = plan(&mut connection, statement, arguments).await.replace("HashAggregate", "");
                 for bad in ["Seq Scan", "Bitmap", "Sort", "Hash", "Merge", "JIT", "Join Filter"] {
                     assert!(!plan.contains(bad), "{bad} with {name} statistics and {mode}:\n{plan}");
                 }
                 let scans = plan.matches(" on task").count() - plan.matches("Update on task").count();
-                assert_eq!(
-                    plan.matches("Index Cond").count(),
-                    scans.max(1) - usize::from(arguments.is_empty()),
-                    "{plan}"
-                );
+                // The sample reads two indexes from the front; all others look something up.
+                let sampled = ["task_due_idx", "task_failed_idx"].iter().all(|index| plan.contains(index));
+                let looked_up = if sampled { 0 } else { scans.max(1) };
+                assert_eq!(plan.matches("Index Cond").count(), looked_up, "{name}, {mode}:\n{plan}");
                 assert!(plan.contains(&format!("using {index} on task")), "{name}, {mode}:\n{plan}");
                 if !index.contains("due") {
                     assert!(!plan.contains("task_due_idx"), "walks the backlog: {name}, {mode}:\n{plan}");
