@@ -1,5 +1,6 @@
 //! Stories that run through the five real binaries.
 
+mod codecs;
 mod faults;
 mod happy;
 mod letters;

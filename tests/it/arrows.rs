@@ -52,6 +52,32 @@ const FORBIDDEN: [(&str, &[&str]); 6] = [
     ("waybill-service", &["rdkafka"]),
 ];
 
+/// A crate that is built alone, as for an image, links the same librdkafka as the whole workspace in its tests: all take
+/// it from one place, and Cargo's profiles change no features.
+#[test]
+fn one_set_of_features_for_librdkafka() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let mut uses = 0;
+    for package in packages {
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            if dependency["name"] == "rdkafka" {
+                uses += 1;
+                let features: BTreeSet<_> = dependency["features"]
+                    .as_array()
+                    .expect("features")
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect();
+                let wanted = BTreeSet::from(["tokio", "tracing", "libz-static", "zstd"]);
+                let plain = dependency["uses_default_features"] == false && dependency["optional"] == false;
+                assert!(features == wanted && plain, "{}: {dependency}", package["name"]);
+            }
+        }
+    }
+    assert!(uses >= 5, "{uses} crates use it");
+}
+
 fn metadata() -> Value {
     let root = waybill_tests::system::root().expect("root");
     let output = Command::new(env!("CARGO"))

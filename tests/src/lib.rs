@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod client;
+pub mod events;
 pub mod fuzz;
 pub mod invariants;
 pub mod operator;

@@ -72,6 +72,10 @@ impl Broker {
         .await;
     }
 
+    pub(crate) fn data(&self) -> PathBuf {
+        self.file("data")
+    }
+
     fn java(&self, heap: &str) -> Command {
         // The kernel ends the broker with the test binary, also when that is killed.
         let mut command = Command::new("setpriv");

@@ -13,6 +13,7 @@ pub mod environment;
 pub mod jwt;
 pub mod otlp;
 pub mod process;
+pub mod segments;
 pub mod topics;
 mod wait;
 

@@ -60,8 +60,6 @@ struct Missing {
 }
 
 fn missing(need: Need) -> Vec<Missing> {
-    let header =
-        || Path::new("/usr/include/zlib.h").is_file() || succeeds("pkg-config", &["--exists", "zlib"]);
     let java = need.kafka && java_version().is_none_or(|version| version < JAVA);
     let setpriv = need.postgres && postgres::needs_other_user() && !found("setpriv");
     // (whether it is missing, what it is, packages in order of preference, whether one can do without)
@@ -76,7 +74,6 @@ fn missing(need: Need) -> Vec<Missing> {
         ),
         (!found("make"), "make (builds librdkafka)", &["make"], false),
         (!found("pkg-config"), "pkg-config", &["pkg-config"], false),
-        (!header(), "zlib's headers (librdkafka)", &["zlib1g-dev"], false),
         (need.psql && !found("psql"), "psql", &["postgresql-client"], false),
         (need.postgres && postgres::binaries().is_none(), "a PostgreSQL server", &["postgresql"], false),
         (setpriv, "setpriv", &["util-linux"], false),

@@ -8,8 +8,8 @@ use waybill_event::{OrderEvent, ReplayOutcome, headers, outcome::kind};
 use waybill_testkit::topics::Record;
 
 use super::judge::{Verdict, judge};
-use super::traffic;
 use super::world::{Effect, Group, Parked, Row, Where, World};
+use crate::events::order;
 
 fn uuid(n: u128) -> Uuid {
     Uuid::from_u128(n)
@@ -19,7 +19,7 @@ fn record(n: u128, key: &str, more: &[(&str, &str)]) -> Record {
     let text = |text: &str| Some(text.as_bytes().to_vec());
     let mut list = vec![("null".to_owned(), None), (headers::CE_ID.to_owned(), text(&uuid(n).to_string()))];
     list.extend(more.iter().map(|(name, value)| ((*name).to_owned(), text(value))));
-    let order = OrderEvent { occurred_at: DateTime::UNIX_EPOCH, ..traffic::order(uuid(9), 1) };
+    let order = OrderEvent { occurred_at: DateTime::UNIX_EPOCH, ..order(uuid(9), 1) };
     let value = waybill_event::encode(&order).ok();
     Record { partition: 0, offset: n as i64, timestamp: None, key: text(key), value, headers: list }
 }

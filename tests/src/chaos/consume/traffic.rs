@@ -14,10 +14,11 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use tokio::sync::RwLock;
 use uuid::Uuid;
-use waybill_event::{OrderEvent, headers};
+use waybill_event::headers;
 use waybill_testkit::Topics;
 
 use crate::chaos::dice;
+use crate::events::order;
 use crate::worker::TOPIC;
 use crate::worker::script::is_sick;
 
@@ -160,27 +161,4 @@ async fn send(producer: &FutureProducer, topic: &str, parcel: &Parcel) -> anyhow
     (record.key, record.payload) = (parcel.key.as_deref(), parcel.value.as_deref());
     let patience = Duration::from_secs(60);
     producer.send(record, patience).await.map(drop).map_err(|(error, _)| anyhow::Error::new(error))
-}
-
-pub(crate) fn order(order_id: Uuid, version: i64) -> OrderEvent {
-    OrderEvent {
-        order_id,
-        version,
-        r#type: waybill_event::order::event_type::CONFIRMED.to_owned(),
-        status: waybill_event::order::status::CONFIRMED.to_owned(),
-        customer_id: order_id,
-        currency: "KRW".to_owned(),
-        items: Vec::new(),
-        total: 1_000,
-        payment_method: waybill_event::order::payment_method::ON_DELIVERY.to_owned(),
-        attempt: None,
-        points_used: 0,
-        paid: 1_000,
-        refunded: 0,
-        earn_base: 1_000,
-        earn_rate_bp: 100,
-        expires_at: None,
-        reason: None,
-        occurred_at: Utc::now(),
-    }
 }
