@@ -217,3 +217,40 @@ async fn a_batch_of_five_thousand_is_read_and_its_dead_letters_are_replayed() {
     replay(&system, DEAD).await;
     earned(&system, &orders).await;
 }
+
+/// A codec that librdkafka was built without, as far as it can tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_tells_where_its_index_stands_still_and_goes_on_once_it_can_read() {
+    const DLT: &str = "orders.v1.point.dlt";
+    let broker = Broker::start().await;
+    let mut system = System::prepare_on(&broker.bootstrap(), &[]).await;
+    for key in ["first", "second"] {
+        system.topics.produce_raw(DLT, Some(key.as_bytes()), Some(b"letter"), &[]).await;
+    }
+    let topic = system.topics.name(DLT);
+    let stored = broker.batches(&topic);
+    stored[0].name_codec(5);
+    system.spawn("console", None);
+    system.ready("console").await;
+    let lines = |system: &System| {
+        let log = system.log("console");
+        let told = log.lines().filter(|line| line.contains("cannot decompress")).map(str::to_owned);
+        told.collect::<Vec<_>>()
+    };
+    let told = eventually(async || {
+        let told = lines(&system);
+        if told.is_empty() { Err(system.log("console")) } else { Ok(told) }
+    })
+    .await;
+    assert_eq!(told.len(), 1, "once: {told:#?}");
+    for part in [topic.as_str(), "\"partition\":", "\"offset\":0", "codec 0x5"] {
+        assert!(told[0].contains(part), "{part} is not in {}", told[0]);
+    }
+    stored[0].name_codec(0);
+    let operator = system.operator(&["view"]);
+    eventually(async || {
+        let page = operator.ask("dlt list").await.map_err(|e| e.to_string())?;
+        if page["items"].as_array().map(Vec::len) == Some(2) { Ok(()) } else { Err(page.to_string()) }
+    })
+    .await;
+}

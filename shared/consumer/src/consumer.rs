@@ -9,6 +9,7 @@ use waybill_event::{Event, ReplayOutcome};
 
 use crate::{
     batch::Runner,
+    codecs,
     crash::Gate,
     engine::Engine,
     group::{self, Route, Side},
@@ -107,6 +108,13 @@ impl Consumer {
     /// # Errors
     /// Only what a restart of the process may mend; failing messages, databases and brokers are waited for inside.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+        let missing = codecs::missing();
+        if !missing.is_empty() {
+            tracing::warn!(
+                ?missing,
+                "this build of librdkafka lacks codecs; what is compressed so cannot be read"
+            );
+        }
         let mut members = Vec::with_capacity(self.groups.len() * 2);
         for Group { name, engine, routes } in self.groups {
             for side in [Side::Sources, Side::Aside] {

@@ -36,6 +36,7 @@
 mod backoff;
 mod batch;
 mod breaker;
+mod codecs;
 mod consumer;
 pub mod crash;
 mod engine;

@@ -76,8 +76,10 @@ pub const UNKNOWN_SCHEMA: &str = "unknown_schema";
 /// The Kafka client delivers nothing although there is something to read, and nobody paused the partition. It is
 /// resumed, and stays reported until it moves.
 pub const STALLED: &str = "stalled";
+/// The Kafka client cannot decompress what comes next: librdkafka was built without the codec, or the batch is damaged.
+pub const COMPRESSION: &str = "compression";
 /// Every reason of [`PARTITION_BLOCKED`].
-pub const REASONS: [&str; 10] = [
+pub const REASONS: [&str; 11] = [
     TRANSIENT,
     DATABASE,
     DEAD_LETTER,
@@ -88,6 +90,7 @@ pub const REASONS: [&str; 10] = [
     STOPPED,
     PARK_FULL,
     STALLED,
+    COMPRESSION,
 ];
 
 /// Bounds that the conventions give for `messaging.process.duration`.

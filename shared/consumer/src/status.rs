@@ -8,8 +8,6 @@ use std::{
     },
 };
 
-use crate::metrics;
-
 /// Handle on the state of a [`Consumer`](crate::Consumer); cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Status(pub(crate) Arc<Inner>);
@@ -60,8 +58,8 @@ pub(crate) struct PartitionState {
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) paused: AtomicBool,
-    /// Stands still in the client, with records to read and nobody who paused it.
-    pub(crate) stalled: AtomicBool,
+    /// Why it stands still in the client, with records to read and nobody who paused it.
+    stalled: Mutex<Option<(&'static str, String)>>,
     pub(crate) buffer: Buffered,
     /// The worker's batch.
     pub(crate) batch: Front,
@@ -98,7 +96,7 @@ impl PartitionState {
             topic: topic.to_owned(),
             partition,
             paused: AtomicBool::new(false),
-            stalled: AtomicBool::new(false),
+            stalled: Mutex::default(),
             buffer: Buffered::default(),
             batch: Front::default(),
             burial: Front::default(),
@@ -114,11 +112,16 @@ impl PartitionState {
         }
     }
 
+    /// Returns whether that is news.
+    pub(crate) fn set_stalled(&self, why: Option<(&'static str, String)>) -> bool {
+        let mut stalled = lock(&self.stalled);
+        let news = stalled.as_ref().map(|(reason, _)| *reason) != why.as_ref().map(|(reason, _)| *reason);
+        *stalled = why;
+        news
+    }
+
     pub(crate) fn blocked(&self) -> Option<Blocked> {
-        let stalled = || {
-            let text = "the client delivers nothing although there is something to read".to_owned();
-            self.stalled.load(Ordering::Relaxed).then_some((metrics::STALLED, text))
-        };
+        let stalled = || lock(&self.stalled).clone();
         // The batch may wait for the burial, but not the other way round.
         let batch = || lock(&self.batch.blocked).clone();
         let (reason, error) = lock(&self.burial.blocked).clone().or_else(batch).or_else(stalled)?;
@@ -232,6 +235,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics;
 
     fn reason(partition: &PartitionState) -> Option<&'static str> {
         partition.blocked().map(|blocked| blocked.reason)

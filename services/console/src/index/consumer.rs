@@ -1,7 +1,8 @@
 //! The index's consumer: its settings, and whether it reaches a broker.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rdkafka::ClientContext;
 use rdkafka::config::ClientConfig;
@@ -19,6 +20,42 @@ pub struct Link(Arc<Inner>);
 struct Inner {
     assigned: AtomicBool,
     down: AtomicBool,
+    unreadable: Mutex<Unreadable>,
+}
+
+/// Records that the client cannot decompress. It tries on and skips nothing, but its error names no partition: that is
+/// in its statistics.
+#[derive(Debug, Default)]
+struct Unreadable {
+    /// What it said since the last statistics.
+    said: Option<String>,
+    /// Partitions that stand still before such records, and the offset.
+    at: BTreeMap<(String, i32), i64>,
+}
+
+impl Unreadable {
+    /// Tells once of each partition that has something to read and gets nothing.
+    fn look(&mut self, statistics: &rdkafka::Statistics) {
+        let Some(said) = self.said.take() else { return self.at.clear() };
+        let mut still = BTreeMap::new();
+        for (name, topic) in &statistics.topics {
+            for of in topic.partitions.values().filter(|of| of.next_offset >= 0 && of.fetchq_cnt == 0) {
+                if of.partition >= 0 && of.next_offset < of.ls_offset {
+                    still.insert((name.clone(), of.partition), of.next_offset);
+                }
+            }
+        }
+        for ((topic, partition), offset) in still.iter().filter(|(key, _)| !self.at.contains_key(*key)) {
+            tracing::error!(
+                topic,
+                partition,
+                offset,
+                said,
+                "the index stands still before what librdkafka cannot decompress"
+            );
+        }
+        self.at = still;
+    }
 }
 
 impl Link {
@@ -36,10 +73,18 @@ impl Link {
     pub(super) fn heard(&self) {
         self.0.down.store(false, Ordering::Relaxed);
     }
+
+    fn unreadable(&self) -> std::sync::MutexGuard<'_, Unreadable> {
+        self.0.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ClientContext for Link {
     fn error(&self, error: KafkaError, reason: &str) {
+        if cannot_decompress(&error) {
+            self.unreadable().said = Some(reason.to_owned());
+            return;
+        }
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.0.down.store(true, Ordering::Relaxed);
         }
@@ -50,7 +95,14 @@ impl ClientContext for Link {
         if statistics.brokers.values().any(|broker| broker.state == "UP") {
             self.heard();
         }
+        self.unreadable().look(&statistics);
     }
+}
+
+/// librdkafka was built without the codec, or the batch is damaged.
+pub(super) fn cannot_decompress(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(RDKafkaErrorCode::NotImplemented | RDKafkaErrorCode::BadCompression))
 }
 
 impl ConsumerContext for Link {

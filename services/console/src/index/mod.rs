@@ -123,7 +123,10 @@ async fn collect(consumer: &StreamConsumer<Link>, outcomes: &str, offsets: &mut 
         let message = match next {
             Ok(message) => message,
             Err(error) => {
-                tracing::warn!(%error, "index consumer");
+                // Told with its partition by the link.
+                if !consumer::cannot_decompress(&error) {
+                    tracing::warn!(%error, "index consumer");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 break;
             }

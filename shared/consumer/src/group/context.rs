@@ -1,13 +1,14 @@
 //! The callbacks of the client. They run on the thread that polls, so they copy, signal and return.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
 use rdkafka::{
     ClientContext, Statistics, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _, ConsumerContext},
+    error::KafkaError,
     types::RDKafkaRespErr,
 };
 use tokio::sync::{mpsc, watch};
@@ -28,6 +29,8 @@ pub(super) struct Context {
     rebalances: mpsc::UnboundedSender<Rebalance>,
     statistics: watch::Sender<Option<Statistics>>,
     closing: Arc<AtomicBool>,
+    /// What the client said with its last error.
+    reason: Mutex<String>,
 }
 
 impl Context {
@@ -36,7 +39,12 @@ impl Context {
         rebalances: mpsc::UnboundedSender<Rebalance>,
         statistics: watch::Sender<Option<Statistics>>,
     ) -> Self {
-        Self { group, rebalances, statistics, closing: Arc::default() }
+        Self { group, rebalances, statistics, closing: Arc::default(), reason: Mutex::default() }
+    }
+
+    /// The words of the error that the stream has just given, which has only a code.
+    pub(super) fn take_reason(&self) -> String {
+        std::mem::take(&mut self.reason.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From now on partitions are given up inside the callback: the client's drop polls until it is closed, and
@@ -47,6 +55,11 @@ impl Context {
 }
 
 impl ClientContext for Context {
+    /// Called just before the stream gives the same error, where it is judged and logged.
+    fn error(&self, _: KafkaError, reason: &str) {
+        reason.clone_into(&mut self.reason.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn stats(&self, statistics: Statistics) {
         self.statistics.send_replace(Some(statistics));
     }

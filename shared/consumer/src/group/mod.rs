@@ -97,6 +97,8 @@ pub(crate) struct Member {
     stop_draining: CancellationToken,
     reports: mpsc::UnboundedReceiver<Report>,
     report: mpsc::UnboundedSender<Report>,
+    /// What the client said lately of records that it cannot decompress.
+    unreadable: Option<String>,
     /// Whether messages come; spares a lock per message.
     reachable: bool,
     probed: Instant,
@@ -158,6 +160,7 @@ impl Member {
             stop_draining: CancellationToken::new(),
             reports,
             report,
+            unreadable: None,
             reachable: false,
             probed: Instant::now(),
         })
@@ -265,12 +268,17 @@ impl Member {
     fn watch(&mut self) {
         let Some(statistics) = &*self.statistics.borrow_and_update() else { return };
         let stalled = self.watchdog.look(statistics);
-        if !self.reachable {
+        // Not by whether messages come: where all stand still, none does.
+        if !self.status.is_connected(&self.label) {
             return;
         }
         for ((topic, number), partition) in &self.partitions {
-            let stalled = stalled.iter().any(|(name, of)| **name == **topic && of == number);
-            partition.stalled(stalled, &self.client);
+            let seen = stalled.iter().any(|(name, of)| **name == **topic && of == number);
+            partition.stalled(seen, self.unreadable.as_deref(), &self.client);
+        }
+        // Said again while it is so.
+        if stalled.is_empty() {
+            self.unreadable = None;
         }
     }
 
@@ -286,6 +294,7 @@ impl Member {
     }
 
     fn client_error(&mut self, error: KafkaError) -> Result<(), Error> {
+        let reason = self.client.context().take_reason();
         match error.rdkafka_error_code() {
             _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
                 return Err(Error::Fatal { group: self.group.clone(), source: error });
@@ -296,11 +305,15 @@ impl Member {
                     tracing::warn!(group = self.group, "no broker is reachable");
                 }
             }
+            // Again and again; which partition it is, shows in the client's statistics alone.
+            Some(RDKafkaErrorCode::NotImplemented | RDKafkaErrorCode::BadCompression) => {
+                self.unreadable = Some(reason);
+            }
             // Each lost connection; the client connects again by itself.
             Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::Resolve) => {
-                tracing::debug!(group = self.group, %error, "connection to a broker");
+                tracing::debug!(group = self.group, %error, reason, "connection to a broker");
             }
-            _ => tracing::warn!(group = self.group, %error, "Kafka client"),
+            _ => tracing::warn!(group = self.group, %error, reason, "Kafka client"),
         }
         Ok(())
     }

@@ -18,10 +18,12 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Client, Key, intake::Intake};
 use crate::{
+    codecs,
     crash::CrashCount,
     engine::{Assignment, Engine},
     lane::Lane,
     line::Kind,
+    metrics,
     record::Record,
     settings::Settings,
     status::{Buffered, PartitionState},
@@ -178,15 +180,28 @@ impl Partition {
         }
     }
 
-    /// Nobody holds it, and yet nothing comes although there is something to read.
-    pub(super) fn stalled(&self, seen: bool, client: &Client) {
-        let stalled = seen && !self.state.paused.load(Ordering::SeqCst);
-        if self.state.stalled.swap(stalled, Ordering::SeqCst) != stalled && stalled {
-            tracing::warn!(partition = ?self.state, "stands still without reason and is resumed");
+    /// Nobody holds it, and yet nothing comes although there is something to read. `unreadable`: what the client said
+    /// lately of records that it cannot decompress.
+    pub(super) fn stalled(&self, seen: bool, unreadable: Option<&str>, client: &Client) {
+        if !seen || self.state.paused.load(Ordering::SeqCst) {
+            self.state.set_stalled(None);
+            return;
         }
-        if stalled {
-            self.resume_now(client);
+        match unreadable {
+            Some(said) => {
+                let error = codecs::unreadable(said);
+                if self.state.set_stalled(Some((metrics::COMPRESSION, error.clone()))) {
+                    tracing::error!(partition = ?self.state, error, "stands still before what it cannot read");
+                }
+            }
+            None => {
+                let error = "the client delivers nothing although there is something to read".to_owned();
+                if self.state.set_stalled(Some((metrics::STALLED, error))) {
+                    tracing::warn!(partition = ?self.state, "stands still without reason and is resumed");
+                }
+            }
         }
+        self.resume_now(client);
     }
 
     pub(super) fn state(&self) -> &Arc<PartitionState> {

@@ -4,6 +4,7 @@
 
 mod batches;
 mod building;
+mod codecs;
 mod crash_count;
 mod dead_letters;
 mod delivery;
