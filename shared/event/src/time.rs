@@ -1,6 +1,6 @@
 //! The one text form of a time in headers.
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, SecondsFormat, Utc};
 
 /// RFC 3339 in UTC with `Z` and exactly six fraction digits: byte-equal to what Debezium writes for a
 /// PostgreSQL `timestamptz`. Anything finer than a microsecond is cut off.
@@ -9,10 +9,12 @@ pub fn ce_time(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-/// Reads any RFC 3339 time, whatever its offset and precision; `None` when it is not one.
+/// Reads any RFC 3339 time, whatever its offset and precision; `None` when it is not one, or when its offset takes it out
+/// of the years 0 to 9999, which [`ce_time`] could not write.
 #[must_use]
 pub fn parse(text: &str) -> Option<DateTime<Utc>> {
-    DateTime::parse_from_rfc3339(text).ok().map(|time| time.with_timezone(&Utc))
+    let time = DateTime::parse_from_rfc3339(text).ok()?.with_timezone(&Utc);
+    (0..=9999).contains(&time.year()).then_some(time)
 }
 
 #[cfg(test)]
@@ -33,7 +35,14 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_none() {
-        for text in ["", "2026-11-30", "2026-11-30T01:02:03", "yesterday"] {
+        for text in [
+            "",
+            "2026-11-30",
+            "2026-11-30T01:02:03",
+            "yesterday",
+            "9999-12-31T23:59:59-01:00",
+            "0000-01-01T00:00:00+01:00",
+        ] {
             assert_eq!(parse(text), None);
         }
     }

@@ -322,8 +322,11 @@ where
         if let Some(principal) = parts.extensions.get::<Self>() {
             return Ok(*principal);
         }
-        let header =
-            parts.headers.get(AUTHORIZATION).ok_or_else(|| unauthorized("a bearer token is required"))?;
+        let mut headers = parts.headers.get_all(AUTHORIZATION).iter();
+        let header = headers.next().ok_or_else(|| unauthorized("a bearer token is required"))?;
+        if headers.next().is_some() {
+            return Err(unauthorized("the Authorization header is given more than once"));
+        }
         let text = header.to_str().map_err(|_| unauthorized("the Authorization header is not text"))?;
         let token = match text.split_once(' ') {
             Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),

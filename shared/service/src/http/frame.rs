@@ -105,18 +105,35 @@ async fn traced(bodies: &[(&str, usize)], mut request: Request, next: Next) -> R
     if status.is_server_error() {
         span.record("otel.status_code", "ERROR");
     }
-    DURATION.record(
-        started.elapsed().as_secs_f64(),
-        &[
-            KeyValue::new("http.request.method", method.to_string()),
-            KeyValue::new("http.route", route),
-            KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
-        ],
-    );
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
+    count(method.to_string(), route, status, started);
+    name(&mut response, &request_id);
+    response
+}
+
+/// An answer to what is no request, because its head cannot be read, and its body: counted and logged as any other. The
+/// method is the one that OpenTelemetry has for such.
+pub(super) fn refused(error: &ApiError) -> (Response, Vec<u8>) {
+    let request_id = Uuid::now_v7().to_string();
+    log(error, &request_id);
+    count("_OTHER".to_owned(), String::new(), error.status(), Instant::now());
+    let mut response = error.clone().into_response();
+    name(&mut response, &request_id);
+    (response, error.body(Some(&request_id)))
+}
+
+fn count(method: String, route: String, status: StatusCode, started: Instant) {
+    let of = [
+        KeyValue::new("http.request.method", method),
+        KeyValue::new("http.route", route),
+        KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
+    ];
+    DURATION.record(started.elapsed().as_secs_f64(), &of);
+}
+
+fn name(response: &mut Response, request_id: &str) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    response
 }
 
 /// The caller's id when it is a short plain word, else one of ours.

@@ -36,18 +36,22 @@ pub(super) struct Turn {
     phase: Mutex<(Phase, Instant)>,
     /// The answer came before the end of the request's body.
     unread: AtomicBool,
+    /// What is written belongs to the answer of a request.
+    answering: AtomicBool,
     limits: Limits,
 }
 
 impl Turn {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         let until = Instant::now() + limits.http_header_timeout;
-        Arc::new(Self { phase: Mutex::new((Phase::Waiting, until)), unread: AtomicBool::new(false), limits })
+        let (phase, unread, answering) = (Mutex::new((Phase::Waiting, until)), false.into(), false.into());
+        Arc::new(Self { phase, unread, answering, limits })
     }
 
     /// A request's head is complete.
     pub(super) fn busy(&self) {
         self.unread.store(false, Ordering::Relaxed);
+        self.answering.store(true, Ordering::Relaxed);
         self.set(Phase::Busy, self.limits.http_keep_alive);
     }
 
@@ -59,6 +63,18 @@ impl Turn {
     /// Nobody will read the rest of the request.
     pub(super) fn left_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything that was written is on the socket.
+    pub(super) fn flushed(&self) {
+        if self.lock().0 != Phase::Busy {
+            self.answering.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request is carried out, or its answer is not on the socket yet.
+    pub(super) fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Relaxed)
     }
 
     fn read(&self) {

@@ -1,20 +1,26 @@
 //! JSON bodies whose faults name the field.
 
+use std::fmt;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONNECTION, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode};
-use serde::de::DeserializeOwned;
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use serde::de::{self, DeserializeOwned, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::body::BodyTimeout;
 use super::error::ApiError;
+use super::fault::validation;
 use super::frame::BodyLimit;
+use super::query::NUL;
 
 /// A request body of type `T`. Give `T` `#[serde(deny_unknown_fields)]`: an unknown field is refused by name.
 ///
-/// Refusals: 415 for another content type, 413 for a body over the limit, 408 for one that is not sent in time, 400 `invalid-request` for what is not
-/// JSON, 400 `validation-failed` with a JSON pointer for what does not fit `T`.
+/// Refusals: 415 for another content type, another charset than UTF-8, or a compressed body; 413 for a body over the
+/// limit, 408 for one that is not sent in time, 400 `invalid-request` for what is not JSON, 400 `validation-failed` with
+/// a JSON pointer for what does not fit `T`, and for a text with U+0000, which PostgreSQL's text cannot hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Json<T>(pub T);
 
@@ -26,13 +32,8 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
-        let content_type =
-            request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let media_type = content_type.split(';').next().unwrap_or_default().trim();
-        if !media_type.eq_ignore_ascii_case("application/json") {
-            let detail = "the body must be sent with Content-Type: application/json";
-            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail));
-        }
+        is_json(request.headers())?;
+        is_plain(request.headers())?;
         let limit = request.extensions().get().map_or(super::BODY_LIMIT, |BodyLimit(limit)| *limit);
         let body =
             Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
@@ -42,6 +43,41 @@ where
             })?;
         parse(&body).map(Self)
     }
+}
+
+/// JSON, and in UTF-8: its only encoding between systems (RFC 8259, §8.1), so a parameter may say it or be absent.
+fn is_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut given = headers.get_all(CONTENT_TYPE).iter();
+    let (first, second) = (given.next(), given.next());
+    let content_type = first.filter(|_| second.is_none()).and_then(|value| value.to_str().ok());
+    let mut parts = content_type.unwrap_or_default().split(';').map(str::trim);
+    let detail = if !parts.next().unwrap_or_default().eq_ignore_ascii_case("application/json") {
+        "the body must be sent with Content-Type: application/json, given once"
+    } else if !parts.filter_map(charset).all(|charset| charset.eq_ignore_ascii_case("utf-8")) {
+        "the body must be sent in UTF-8: charset of Content-Type must be utf-8 or absent"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail))
+}
+
+fn charset(parameter: &str) -> Option<&str> {
+    let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+    let value = value.trim();
+    let bare = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value);
+    name.trim().eq_ignore_ascii_case("charset").then_some(bare)
+}
+
+/// Not compressed.
+fn is_plain(headers: &HeaderMap) -> Result<(), ApiError> {
+    let codings = headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("?"));
+    let mut codings = codings.flat_map(|value| value.split(',')).map(str::trim);
+    if codings.all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case("identity")) {
+        return Ok(());
+    }
+    let detail = "the body must be sent as it is: Content-Encoding must be identity or absent";
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-content-encoding", detail)
+        .header(ACCEPT_ENCODING, HeaderValue::from_static("identity")))
 }
 
 pub(crate) fn too_large(limit: usize) -> ApiError {
@@ -68,41 +104,110 @@ fn is_timeout(rejection: &BytesRejection) -> bool {
     false
 }
 
+/// What a value is told in whose place only some texts may be.
+const NO_NAME: &str = "must be one of the texts that may be here, and no other value";
+
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let invalid = |detail| ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", detail);
+    // serde reads a struct from a list too, by position.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(ApiError::invalid("", "must be a JSON object, and no list"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let inner = error.inner();
-        if inner.is_data() {
-            let detail = format!("the body does not fit: {inner}");
-            return ApiError::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-                .pointer(pointer(error.path()), detail);
+        let message = error.inner().to_string();
+        // Where in the text is worth saying only where no pointer can.
+        let said = message.rsplit_once(" at line ").map_or(message.as_str(), |(said, _)| said);
+        match unreadable(said) {
+            Some(what) => validation(error.path(), what),
+            None if error.inner().is_data() => validation(error.path(), said),
+            // serde_json says so where a name is asked for, as of an enum, and the value is no text.
+            None if serde_json::from_slice::<IgnoredAny>(body).is_ok() => validation(error.path(), NO_NAME),
+            None => invalid(format!("the body is not JSON: {message}")),
         }
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", format!("the body is not JSON: {inner}"))
     })?;
-    reader.end().map_err(|e| {
-        ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "invalid-request",
-            format!("the body is not one JSON value: {e}"),
-        )
-    })?;
+    reader.end().map_err(|error| invalid(format!("the body is not one JSON value: {error}")))?;
+    // Nearly no body has it, and those that have are read once more to say where.
+    if memmem(body, br"\u0000") {
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        serde_path_to_error::deserialize::<_, WithoutNul>(&mut reader)
+            .map_err(|error| validation(error.path(), NUL))?;
+    }
     Ok(value)
 }
 
-/// A JSON pointer of a serde path.
-fn pointer(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    path.iter().fold(String::new(), |pointer, segment| match segment {
-        Segment::Seq { index } => format!("{pointer}/{index}"),
-        Segment::Map { key } => format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1")),
-        Segment::Enum { .. } | Segment::Unknown => pointer,
-    })
+/// What serde_json calls a fault of the syntax, but is one of a value: JSON's grammar takes it.
+fn unreadable(said: &str) -> Option<&'static str> {
+    match said {
+        "number out of range" => Some("must be a number that a double can hold"),
+        "lone leading surrogate in hex escape" | "unexpected end of hex escape" => {
+            Some("must be Unicode text: an escape is half a surrogate pair")
+        }
+        "invalid unicode code point" => Some("must be Unicode text in UTF-8"),
+        _ => None,
+    }
+}
+
+fn memmem(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Any JSON in which no text has U+0000.
+struct WithoutNul;
+
+impl<'de> Deserialize<'de> for WithoutNul {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for WithoutNul {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self, E> {
+        if text.contains('\0') { Err(E::custom(NUL)) } else { Ok(self) }
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<String, Self>()?.is_some() {}
+        Ok(self)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
+    use axum::http::HeaderName;
 
+    use super::super::field;
     use super::*;
 
     #[derive(Debug, Deserialize)]
@@ -116,24 +221,106 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Item {
         #[allow(dead_code, reason = "only its deserialisation is tested")]
+        #[serde(deserialize_with = "field::integer::<1, 1000, _, _>")]
         quantity: i32,
+        #[allow(dead_code, reason = "only its deserialisation is tested")]
+        sku: Option<String>,
+        #[allow(dead_code, reason = "only its deserialisation is tested")]
+        kind: Option<Kind>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        Plain,
     }
 
     #[test]
     fn a_fault_names_its_field() {
-        for (body, code, names) in [
-            (r#"{"items":[{"quantity":"x"}]}"#, "validation-failed", "/items/0/quantity"),
-            (r#"{"items":[{"quantity":1,"extra":1}]}"#, "validation-failed", "extra"),
-            (r#"{"items":[{}]}"#, "validation-failed", "quantity"),
-            (r#"{"items":[]} x"#, "invalid-request", "one JSON value"),
-            ("{", "invalid-request", "not JSON"),
-            ("", "invalid-request", "not JSON"),
-            ("null", "validation-failed", "Body"),
+        for (body, pointer, names) in [
+            (r#"{"items":[{"quantity":"x"}]}"#, "/items/0/quantity", "must be an integer from 1 to 1000"),
+            (r#"{"items":[{"quantity":1e400}]}"#, "/items/0/quantity", "must be an integer from 1 to 1000"),
+            (r#"{"items":[{"quantity":1,"extra":1}]}"#, "/items/0/extra", "not known"),
+            (r#"{"items":[{"quantity":1,"quantity":1}]}"#, "/items/0/quantity", "more than once"),
+            (r#"{"items":[{}]}"#, "/items/0/quantity", "is missing"),
+            (r#"{"items":[{"quantity":1,"sku":"a\u0000"}]}"#, "/items/0/sku", "U+0000"),
+            (r#"{"items":[{"quantity":1,"sku":"\ud800"}]}"#, "/items/0/sku", "surrogate"),
+            (r#"{"items":[{"quantity":1,"sku":"\ud800\ud800"}]}"#, "/items/0/sku", "surrogate"),
+            (r#"{"items":[{"quantity":1,"sku":"\udc00x"}]}"#, "/items/0/sku", "surrogate"),
+            (r#"{"items":[{"quantity":1,"sku":1e400}]}"#, "/items/0/sku", "double"),
+            (r#"{"items":[{"quantity":1,"sku":1}]}"#, "/items/0/sku", "a string"),
+            ("null", "", "a JSON object"),
+            (r#"[[{"quantity":1}]]"#, "", "a JSON object"),
+        ] {
+            let error = parse::<Body>(body.as_bytes()).expect_err(body);
+            let told: serde_json::Value = serde_json::from_slice(&error.body(None)).expect("JSON");
+            let found = &told["errors"][0];
+            assert_eq!(
+                (error.code(), &found["pointer"]),
+                ("validation-failed", &pointer.into()),
+                "{body}: {told}"
+            );
+            let detail = found["detail"].as_str().unwrap_or_default();
+            assert!(
+                detail.contains(names) && !detail.contains("i32") && !detail.contains("line 1"),
+                "{body}: {told}"
+            );
+        }
+        let invalid =
+            parse::<Body>(b"{\"items\":[{\"quantity\":1,\"sku\":\"\xff\"}]}").expect_err("no UTF-8");
+        assert!(String::from_utf8_lossy(&invalid.body(None)).contains("/items/0/sku"));
+        assert!(parse::<Body>(br#"{"items":[{"quantity":1.0,"sku":"\\u0000"}]}"#).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_json_is_told_by_its_place() {
+        for (body, names) in [
+            (r#"{"items":[]} x"#, "one JSON value"),
+            ("{", "not JSON"),
+            ("", "not JSON"),
+            (r#"{"items":[{"quantity":01}]}"#, "line 1"),
         ] {
             let error = parse::<Body>(body.as_bytes()).expect_err(body);
             let text = String::from_utf8(error.body(None)).expect("text");
-            assert!(error.code() == code && text.contains(names), "{body}: {text}");
+            assert!(error.code() == "invalid-request" && text.contains(names), "{body}: {text}");
         }
-        assert!(parse::<Body>(br#"{"items":[{"quantity":1}]}"#).is_ok());
+    }
+
+    #[test]
+    fn only_plain_json_in_utf_8_is_read() {
+        let judged = |name: HeaderName, values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(&name, HeaderValue::from_str(value).expect("value"));
+            }
+            headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            is_json(&headers).and_then(|()| is_plain(&headers)).map_err(|error| error.code())
+        };
+        for fine in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "application/json; profile=x; CHARSET = Utf-8",
+        ] {
+            assert_eq!(judged(CONTENT_TYPE, &[fine]), Ok(()), "{fine}");
+        }
+        for wrong in [
+            &["application/json; charset=euc-kr"][..],
+            &["application/json; charset=utf-16"],
+            &["application/json; charset="],
+            &["application/json; charset=utf-8; charset=latin1"],
+            &["application/json; charset=\"utf-8"],
+            &["application/json", "application/json"],
+            &["text/plain; charset=utf-8"],
+            &[""],
+        ] {
+            assert_eq!(judged(CONTENT_TYPE, wrong), Err("unsupported-media-type"), "{wrong:?}");
+        }
+        for fine in [&["identity"][..], &["Identity", "identity"], &[""]] {
+            assert_eq!(judged(CONTENT_ENCODING, fine), Ok(()), "{fine:?}");
+        }
+        for wrong in [&["gzip"][..], &["identity, br"], &["identity", "deflate"], &["x"]] {
+            assert_eq!(judged(CONTENT_ENCODING, wrong), Err("unsupported-content-encoding"), "{wrong:?}");
+        }
     }
 }

@@ -1,12 +1,17 @@
-//! HTTP: the server and its limits, the frame around every route, problems as answers, bodies as typed values.
+//! HTTP: the server and its limits, the frame around every route, problems as answers, queries and bodies as typed
+//! values.
 
 mod body;
 mod error;
+mod fault;
+pub mod field;
 mod frame;
 mod guard;
 mod json;
 mod limits;
+mod query;
 mod rate;
+mod refusal;
 mod server;
 
 use std::net::SocketAddr;
@@ -23,6 +28,7 @@ pub use error::ApiError;
 pub use frame::{BODY_LIMIT, frame, frame_with};
 pub use json::Json;
 pub use limits::{HEADER_LIMIT, Limits};
+pub use query::{Params, Segment, params};
 pub use rate::{RateConfig, RateLimit};
 pub use server::{serve, serve_within};
 

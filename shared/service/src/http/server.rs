@@ -3,7 +3,7 @@
 //! Not `axum::serve`: it can bound neither the time of a request's head nor that of an idle connection.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use tower::ServiceExt;
 use super::body::{RequestBody, ResponseBody};
 use super::guard::{Guarded, Turn};
 use super::limits::{HEADER_LIMIT, Limits};
+use super::refusal::Muted;
 
 /// Read buffer of a connection at most, in bytes.
 const BUFFER: usize = 2 * HEADER_LIMIT;
@@ -119,30 +121,39 @@ async fn serve_one(
     drop(stream.set_nodelay(true));
     let body_time = limits.http_body_timeout;
     let turn = Turn::new(limits);
-    let io = TokioIo::new(Guarded::new(stream, Arc::clone(&turn)));
+    let io = TokioIo::new(Muted::new(Guarded::new(stream, Arc::clone(&turn)), Arc::clone(&turn)));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         turn.busy();
         let (router, turn) = (router.clone(), Arc::clone(&turn));
-        async move {
+        let answer = async move {
             let request = request.map(|body| Body::new(RequestBody::new(body, Arc::clone(&turn), body_time)));
             let response = router.oneshot(request).await?;
             Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, turn)))
-        }
+        };
+        // Without a shutdown of its own, hyper wants futures that can be moved.
+        Box::pin(answer)
     });
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(HEADER_LIMIT)
         .max_buf_size(BUFFER)
         .serve_connection(io, service);
-    let mut connection = pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
         () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            std::pin::Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended early");
+    let mut socket = connection.into_parts().io.into_inner();
+    let closed = match ended {
+        Ok(()) => socket.shutdown().await,
+        Err(error) => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "connection ended early");
+            if error.is_parse() { socket.refuse(&error).await } else { Ok(()) }
+        }
+    };
+    if let Err(error) = closed {
+        tracing::debug!(error = &error as &dyn std::error::Error, "connection did not end well");
     }
 }

@@ -7,4 +7,5 @@ mod gate;
 mod jobs;
 mod migrations;
 mod postgres;
+mod refusals;
 mod server;

@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// Sends and reads until the server closes.
-    async fn exchange(&self, request: &[u8]) -> String {
+    pub(crate) async fn exchange(&self, request: &[u8]) -> String {
         let mut socket = self.connect().await;
         socket.write_all(request).await.expect("takes the whole request");
         rest(&mut socket).await
