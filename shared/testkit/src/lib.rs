@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 pub mod broker;
+pub mod corpus;
 pub mod database;
 pub mod environment;
 pub mod jwt;
