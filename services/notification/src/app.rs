@@ -93,7 +93,8 @@ impl App {
         let health = Health::new();
         let routes = notices::http::router(pool.clone(), verifier.clone())
             .merge(operations::consumer::router(consumer.operations(), prefix, verifier.clone()))
-            .merge(operations::tasks::router(pool.clone(), verifier))
+            .merge(operations::tasks::router(pool.clone(), verifier));
+        let routes = operations::described("Waybill notifications", "What customers were told.", routes)
             .layer(map_response(http::no_store))
             .merge(health::router(health.clone()));
         Ok(Self { pool, consumer, jobs, worker, routes, listeners, health })

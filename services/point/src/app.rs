@@ -76,7 +76,8 @@ impl App {
             .build()?;
         let health = Health::new();
         let routes = points::http::router(pool.clone(), verifier.clone())
-            .merge(operations::consumer::router(consumer.operations(), prefix, verifier))
+            .merge(operations::consumer::router(consumer.operations(), prefix, verifier));
+        let routes = operations::described("Waybill points", "The points of customers.", routes)
             .layer(map_response(http::no_store))
             .merge(health::router(health.clone()));
         let background = background.drop_guard();

@@ -4,6 +4,10 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
+use waybill_service::http::field;
+
+/// Longest name of a topic or group, in characters: Kafka's bound of topics.
+pub const LONGEST_NAME: usize = 249;
 
 /// `GET /internal/consumer`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -55,10 +59,16 @@ pub struct Blocked {
 #[serde(deny_unknown_fields)]
 pub struct Check {
     /// Source topic.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub topic: String,
     /// Consumer group.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub group: String,
     /// At most 500.
+    #[serde(deserialize_with = "field::objects")]
+    #[schema(max_items = 500)]
     pub messages: Vec<CheckMessage>,
 }
 
@@ -69,6 +79,7 @@ pub struct CheckMessage {
     /// Its id.
     pub message_id: Uuid,
     /// Its value in base64; null is Kafka's null.
+    #[schema(min_length = 0, content_encoding = "base64")]
     pub value: Option<String>,
 }
 
@@ -158,10 +169,15 @@ pub enum KeyEncoding {
 #[serde(deny_unknown_fields)]
 pub struct Release {
     /// Source topic.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub topic: String,
     /// Consumer group.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub group: String,
     /// The key, as `key_encoding` says.
+    #[schema(min_length = 0)]
     pub key: String,
     /// How `key` is written.
     #[serde(default)]
@@ -184,8 +200,12 @@ pub struct Released {
 #[serde(deny_unknown_fields)]
 pub struct Resume {
     /// Source topic.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub topic: String,
     /// Consumer group.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub group: String,
 }
 

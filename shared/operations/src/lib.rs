@@ -12,8 +12,10 @@
 pub mod api;
 mod caller;
 pub mod consumer;
-mod query;
+mod openapi;
 pub mod tasks;
+
+pub use openapi::described;
 
 /// Largest bodies of these routes, for `waybill_service::http::frame_with`: values of messages are sent to be checked,
 /// and one alone may have a mebibyte.

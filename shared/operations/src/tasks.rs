@@ -1,20 +1,22 @@
 //! `/internal/tasks`: list, payload, retry, cancel; for services that have durable tasks.
 
-use axum::extract::{FromRef, Path, State};
+use axum::Json;
+use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::Deserialize;
 use sqlx::PgPool;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Verifier;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params, Segment, field};
 use waybill_task::operate::{self, Filter, Listed};
 use waybill_task::{Status, TaskId};
 
 use crate::api::{Answer, Payload, Task, Tasks, Verdict};
 use crate::caller::{Actor, Reader, Viewer};
-use crate::query::{Params, invalid, limit, name, parse};
+use crate::consumer::{PAGE, PAGE_MAX};
 
 const STATES: [Status; 5] =
     [Status::Pending, Status::Running, Status::Done, Status::Failed, Status::Cancelled];
@@ -32,36 +34,53 @@ impl FromRef<Api> for Verifier {
 }
 
 /// The routes, over a database with the tables of [`waybill_task::migrator`].
-pub fn router(pool: PgPool, verifier: Verifier) -> Router {
-    Router::new()
-        .route("/internal/tasks", get(list))
-        .route("/internal/tasks/{id}/payload", get(payload))
-        .route("/internal/tasks/{id}/retry", post(retry))
-        .route("/internal/tasks/{id}/cancel", post(cancel))
+pub fn router(pool: PgPool, verifier: Verifier) -> OpenApiRouter {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(payload))
+        .routes(routes!(retry))
+        .routes(routes!(cancel))
         .with_state(Api { pool, verifier })
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Wanted {
+    /// Only in this state.
+    #[param(pattern = "^(pending|running|done|failed|cancelled)$")]
     status: Option<String>,
+    /// Only of this kind.
+    #[serde(default, deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[param(min_length = 1, max_length = 255)]
     kind: Option<String>,
+    /// Only of this order key, which may be empty.
+    #[serde(default, deserialize_with = "field::optional_text::<0, 8192, _>")]
+    #[param(min_length = 0, max_length = 8192)]
     key: Option<String>,
-    before: Option<String>,
-    limit: Option<String>,
+    /// `next` of the page before: only tasks older than this one.
+    before: Option<Uuid>,
+    /// Elements of a page: 50 if absent, at most 500.
+    #[serde(default, deserialize_with = "field::optional_integer::<1, PAGE_MAX, _, _>")]
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
 }
 
+/// Tasks
+///
+/// Newest first, without payloads.
+#[utoipa::path(get, path = "/internal/tasks", tag = "tasks", params(Wanted), responses((status = 200, description = "One page", body = Tasks)))]
 async fn list(
     State(api): State<Api>,
     _: Viewer,
     Params(wanted): Params<Wanted>,
 ) -> Result<Json<Tasks>, ApiError> {
-    let limit = limit(wanted.limit.as_deref())?;
+    let limit = wanted.limit.unwrap_or(PAGE as u32);
     let filter = Filter {
         status: wanted.status.as_deref().map(status).transpose()?,
-        kind: name("/kind", wanted.kind)?,
-        key: name("/key", wanted.key)?,
-        before: parse::<Uuid>("/before", "the id of a task", wanted.before.as_deref())?.map(TaskId::from),
+        kind: wanted.kind,
+        key: wanted.key,
+        before: wanted.before.map(TaskId::from),
         limit,
     };
     let tasks = operate::list(&api.pool, &filter).await?;
@@ -70,30 +89,36 @@ async fn list(
     Ok(Json(Tasks { tasks: tasks.into_iter().map(Task::from).collect(), next }))
 }
 
+/// What a task is given
+#[utoipa::path(get, path = "/internal/tasks/{id}/payload", tag = "tasks", params(("id" = Uuid, Path, description = "Task")), responses((status = 200, description = "The payload", body = Payload)))]
 async fn payload(
     State(api): State<Api>,
     _: Reader,
-    Path(id): Path<String>,
+    Segment(id): Segment<String>,
 ) -> Result<Json<Payload>, ApiError> {
     let payload = operate::payload(&api.pool, task(&id)?).await?;
     let unknown = || ApiError::new(StatusCode::NOT_FOUND, "task-not-found", "there is no such task");
     Ok(Json(Payload { payload: payload.ok_or_else(unknown)? }))
 }
 
+/// Retry a task
+#[utoipa::path(post, path = "/internal/tasks/{id}/retry", tag = "tasks", params(("id" = Uuid, Path, description = "Task")), responses((status = 200, description = "What became of it", body = Answer)))]
 async fn retry(
     State(api): State<Api>,
     Actor(subject): Actor,
-    Path(id): Path<String>,
+    Segment(id): Segment<String>,
 ) -> Result<Json<Answer>, ApiError> {
     let verdict = operate::retry(&api.pool, task(&id)?).await?;
     tracing::info!(%subject, task.id = id, ?verdict, "an operator retried a task");
     Ok(Json(verdict.into()))
 }
 
+/// Cancel a task
+#[utoipa::path(post, path = "/internal/tasks/{id}/cancel", tag = "tasks", params(("id" = Uuid, Path, description = "Task")), responses((status = 200, description = "What became of it", body = Answer)))]
 async fn cancel(
     State(api): State<Api>,
     Actor(subject): Actor,
-    Path(id): Path<String>,
+    Segment(id): Segment<String>,
 ) -> Result<Json<Answer>, ApiError> {
     let verdict = operate::cancel(&api.pool, task(&id)?).await?;
     tracing::info!(%subject, task.id = id, ?verdict, "an operator cancelled a task");
@@ -101,13 +126,13 @@ async fn cancel(
 }
 
 fn task(id: &str) -> Result<TaskId, ApiError> {
-    id.parse::<Uuid>().map(TaskId::from).map_err(|_| invalid("/id", "must be the id of a task"))
+    id.parse::<Uuid>().map(TaskId::from).map_err(|_| ApiError::invalid("/id", "must be a UUID"))
 }
 
 fn status(text: &str) -> Result<Status, ApiError> {
     STATES.into_iter().find(|status| status.as_str() == text).ok_or_else(|| {
         let names = STATES.map(Status::as_str).join(", ");
-        invalid("/status", format_args!("must be one of {names}"))
+        ApiError::invalid("/status", format!("must be one of {names}"))
     })
 }
 

@@ -1,16 +1,16 @@
 //! `GET /v1/notifications?orderId=`.
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRef, Query, State};
-use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::Json;
+use axum::extract::{FromRef, State};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope, Verifier};
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params};
 use waybill_task::Status;
 
 use super::store::{self, NotificationRow};
@@ -27,23 +27,27 @@ impl FromRef<Api> for Verifier {
     }
 }
 
-/// The routes, for `http::frame`.
-pub fn router(pool: PgPool, verifier: Verifier) -> Router {
-    Router::new().route("/v1/notifications", get(list)).with_state(Api { pool, verifier })
+/// The routes with their description.
+pub fn router(pool: PgPool, verifier: Verifier) -> OpenApiRouter {
+    OpenApiRouter::new().routes(routes!(list)).with_state(Api { pool, verifier })
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct ListQuery {
+    /// The order that is told of.
     order_id: Uuid,
 }
 
-#[derive(Serialize)]
+/// What was told of an order.
+#[derive(Serialize, ToSchema)]
 struct List {
     items: Vec<Item>,
 }
 
-#[derive(Serialize)]
+/// One notification.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Item {
     notification_id: Uuid,
@@ -59,14 +63,21 @@ struct Item {
     last_error: Option<String>,
 }
 
+/// What was told of an order
+///
 /// Somebody else's order lists like one that nothing was sent about: its existence is not told.
+#[utoipa::path(
+    get,
+    path = "/v1/notifications",
+    tag = "notifications",
+    params(ListQuery),
+    responses((status = 200, description = "All of the order", body = List)),
+)]
 async fn list(
     State(api): State<Api>,
     principal: Principal,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    Params(ListQuery { order_id }): Params<ListQuery>,
 ) -> Result<Json<List>, ApiError> {
-    let Query(ListQuery { order_id }) =
-        query.map_err(|e| ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", e.body_text()))?;
     let staff = match principal.scope {
         Scope::Operator | Scope::Service => true,
         Scope::Customer => false,

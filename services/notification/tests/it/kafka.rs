@@ -11,7 +11,7 @@ use waybill_testkit::{Database, Topics, eventually};
 use crate::fixture::{of, order, points};
 use crate::seen::{self, deliveries};
 
-fn config(database: &Database, topics: &Topics, issuer: &Issuer) -> Config {
+pub(crate) fn config(database: &Database, topics: &Topics, issuer: &Issuer) -> Config {
     let jwks = issuer.jwks_file();
     let arguments = [
         "serve",

@@ -2,6 +2,7 @@
 
 mod api;
 mod binary;
+mod corpus;
 mod fixture;
 mod kafka;
 mod processes;

@@ -1,18 +1,19 @@
 //! `GET /v1/points/{customer}` and `/entries`.
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRef, Path, Query, State};
+use axum::Json;
+use axum::extract::{FromRef, State};
 use axum::http::header::LINK;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope, Verifier};
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params, Segment, field};
 
 use super::store::{self, EntryRow};
 
@@ -32,15 +33,13 @@ impl FromRef<Api> for Verifier {
     }
 }
 
-/// The routes, for `http::frame`.
-pub fn router(pool: PgPool, verifier: Verifier) -> Router {
-    Router::new()
-        .route("/v1/points/{customer}", get(balance))
-        .route("/v1/points/{customer}/entries", get(entries))
-        .with_state(Api { pool, verifier })
+/// The routes with their description.
+pub fn router(pool: PgPool, verifier: Verifier) -> OpenApiRouter {
+    OpenApiRouter::new().routes(routes!(balance)).routes(routes!(entries)).with_state(Api { pool, verifier })
 }
 
-#[derive(Serialize)]
+/// What a customer has.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Balance {
     customer_id: Uuid,
@@ -48,21 +47,29 @@ struct Balance {
     held: i64,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct PageQuery {
+    /// `nextCursor` of the page before.
+    #[param(value_type = Option<Uuid>)]
     cursor: Option<String>,
+    /// Elements of a page: 20 if absent, at most 100.
+    #[serde(default, deserialize_with = "field::optional_integer::<1, PAGE_MAX, _, _>")]
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
 }
 
-#[derive(Serialize)]
+/// One page.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Page {
     items: Vec<Item>,
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+/// One movement of points.
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Item {
     entry_id: Uuid,
@@ -80,10 +87,20 @@ impl From<EntryRow> for Item {
     }
 }
 
+/// What a customer has
+///
+/// A customer sees only the own account; operators and services see all. No account yet is zero.
+#[utoipa::path(
+    get,
+    path = "/v1/points/{customer}",
+    tag = "points",
+    params(("customer" = Uuid, Path, description = "Customer id")),
+    responses((status = 200, description = "The balance", body = Balance)),
+)]
 async fn balance(
     State(api): State<Api>,
     principal: Principal,
-    Path(customer): Path<String>,
+    Segment(customer): Segment<String>,
 ) -> Result<Json<Balance>, ApiError> {
     let customer_id = visible(principal, &customer)?;
     // No account yet is a balance of nothing: a customer exists before the first order is counted.
@@ -91,30 +108,36 @@ async fn balance(
     Ok(Json(Balance { customer_id, available: account.available, held: account.held }))
 }
 
+/// What moved a customer's points
+///
+/// Newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/points/{customer}/entries",
+    tag = "points",
+    params(("customer" = Uuid, Path, description = "Customer id"), PageQuery),
+    responses((
+        status = 200,
+        description = "One page",
+        body = Page,
+        headers(("Link" = Option<String>, description = "The next page, if there is one")),
+    )),
+)]
 async fn entries(
     State(api): State<Api>,
     principal: Principal,
-    Path(customer): Path<String>,
-    query: Result<Query<PageQuery>, QueryRejection>,
+    Segment(customer): Segment<String>,
+    Params(PageQuery { cursor, limit }): Params<PageQuery>,
 ) -> Result<Response, ApiError> {
     let customer_id = visible(principal, &customer)?;
-    let Query(PageQuery { cursor, limit }) =
-        query.map_err(|e| ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", e.body_text()))?;
     let limit = limit.unwrap_or(PAGE);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "validation-failed",
-            "the request has wrong fields",
-        )
-        .pointer("/limit", format!("must be between 1 and {PAGE_MAX}")));
-    }
     let before = cursor.map(|text| text.parse::<Uuid>()).transpose().map_err(|_| {
         ApiError::new(
             StatusCode::BAD_REQUEST,
             "invalid-cursor",
             "the cursor is not one of ours; start without it",
         )
+        .pointer("/cursor", "must be nextCursor of the page before")
     })?;
     // One more than asked for tells whether there is a next page.
     let mut rows = store::entries(&api.pool, customer_id, before, limit + 1).await?;

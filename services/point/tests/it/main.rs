@@ -2,6 +2,7 @@
 
 mod api;
 mod binary;
+mod corpus;
 mod histories;
 mod kafka;
 mod ledger;

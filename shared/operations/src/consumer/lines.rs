@@ -101,7 +101,8 @@ impl Lines {
 
     fn key(&self, parked: ParkedKey) -> api::Key {
         let (key, key_encoding) = match String::from_utf8(parked.key) {
-            Ok(text) if !parked.keyless => (text, api::KeyEncoding::Utf8),
+            // A zero byte is refused in any text that is sent here: the key must come back as it is told.
+            Ok(text) if !parked.keyless && !text.contains('\0') => (text, api::KeyEncoding::Utf8),
             Ok(text) => (STANDARD.encode(text), api::KeyEncoding::Base64),
             Err(error) => (STANDARD.encode(error.as_bytes()), api::KeyEncoding::Base64),
         };

@@ -40,7 +40,7 @@ impl Scene {
             .build()
             .expect("builds");
         let operations = consumer.operations();
-        let routes = |verifier| waybill_operations::consumer::router(operations, "test.", verifier);
+        let routes = |verifier| waybill_operations::consumer::router(operations, "test.", verifier).into();
         let server = Server::start(routes).await;
         Self { database, server }
     }

@@ -17,7 +17,7 @@ impl Scene {
     async fn new() -> Self {
         let database = Database::create(&[waybill_task::migrator()]).await;
         let pool = database.pool.clone();
-        let server = Server::start(|verifier| waybill_operations::tasks::router(pool, verifier)).await;
+        let server = Server::start(|verifier| waybill_operations::tasks::router(pool, verifier).into()).await;
         Self { database, server }
     }
 
@@ -146,10 +146,9 @@ async fn a_fault_names_its_field() {
         let answer = scene.server.get(&format!("/internal/tasks{query}")).await;
         assert_eq!(fault(&answer), (400, "validation-failed", field), "{answer:?}");
     }
-    for (query, named) in [("?stauts=failed", "stauts"), ("?kind=a&kind=b", "kind")] {
+    for (query, named) in [("?stauts=failed", "/stauts"), ("?kind=a&kind=b", "/kind")] {
         let answer = scene.server.get(&format!("/internal/tasks{query}")).await;
-        assert_eq!(fault(&answer), (400, "invalid-request", ""));
-        assert!(answer.1["detail"].as_str().is_some_and(|detail| detail.contains(named)), "{answer:?}");
+        assert_eq!(fault(&answer), (400, "invalid-request", named), "{answer:?}");
     }
     let answer = scene.server.post("/internal/tasks/7/retry", &json!({})).await;
     assert_eq!(fault(&answer), (400, "validation-failed", "/id"));
