@@ -18,7 +18,6 @@ pub mod orders;
 pub mod paging;
 pub mod problems;
 pub mod products;
-mod strict;
 
 use sqlx::migrate::Migrator;
 use waybill_service::{crash, postgres, shutdown, telemetry};

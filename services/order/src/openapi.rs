@@ -24,6 +24,7 @@ const GUARDED: &[&str] = &[
     "not-acceptable",
     "payload-too-large",
     "rate-limited",
+    "head-too-large",
     "internal-error",
     "overloaded",
     "database-unavailable",
@@ -43,6 +44,7 @@ const OWN: &[(&str, &str, &[&str])] = &[
             "request-timeout",
             "idempotency-in-progress",
             "unsupported-media-type",
+            "unsupported-content-encoding",
             "idempotency-key-reused",
             "amount-mismatch",
             "total-too-large",
@@ -64,7 +66,8 @@ pub(crate) fn base() -> OpenApi {
         .title("Waybill orders")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "Takes orders. Amounts are integers in the currency's minor unit, times RFC 3339 in UTC. A failure is \
+            "Takes orders. Amounts are integers in the currency's minor unit, times RFC 3339 in UTC. An integer is a JSON \
+             number whose value is one: `2`, `2.0` and `2e0` are the same, in bodies and in queries. A failure is \
              `application/problem+json` with a stable `code`, explained at `/problems/{code}`.",
         ))
         .build();
@@ -164,7 +167,8 @@ fn example(page: &Page) -> Value {
         "requestId": "0199f2a4-7c2e-7b7e-8a55-6f1d2c3b4a59",
     });
     if page.slug == "validation-failed" {
-        problem["errors"] = json!([{"pointer": "/items/0/quantity", "detail": "must be between 1 and 1000"}]);
+        problem["errors"] =
+            json!([{"pointer": "/items/0/quantity", "detail": "must be an integer from 1 to 1000"}]);
     }
     problem
 }

@@ -6,6 +6,7 @@ use axum::http::header::LINK;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
+use waybill_service::http::field;
 
 use crate::orders::Violation;
 
@@ -62,8 +63,5 @@ impl<T: Serialize> IntoResponse for Paged<T> {
 /// The size of a page.
 pub(crate) fn limit(text: Option<&str>) -> Result<i64, Violation> {
     let Some(text) = text else { return Ok(DEFAULT_LIMIT) };
-    text.parse()
-        .ok()
-        .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-        .ok_or_else(|| Violation::new("/limit", format!("must be between 1 and {MAX_LIMIT}")))
+    field::integer_of(text, 1, MAX_LIMIT).map_err(|detail| Violation::new("/limit", detail))
 }

@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Html;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Segment};
 
 /// One kind of problem.
 #[derive(Debug, Clone, Copy)]
@@ -34,14 +33,15 @@ pub const PAGES: &[Page] = &[
     page(
         "invalid-request",
         400,
-        "The body is not JSON, or the query has an unknown or a repeated parameter.",
-        "Correct the request; the detail names the place.",
+        "The head is not HTTP/1.1, the body is not JSON, or the query has an unknown or a repeated parameter.",
+        "Correct the request; the detail or `errors` names the place.",
     ),
     page(
         "validation-failed",
         400,
         "Fields of the request break its rules.",
-        "Correct the fields that `errors` names by JSON pointer.",
+        "Correct the fields that `errors` names by JSON pointer, of a query `/name`. An integer is a JSON number whose \
+         value is one: 2, 2.0 and 2e0 are the same.",
     ),
     page(
         "invalid-cursor",
@@ -103,8 +103,14 @@ pub const PAGES: &[Page] = &[
     page(
         "unsupported-media-type",
         415,
-        "The body is not declared as application/json.",
+        "The body is not declared as application/json, or not in UTF-8.",
         "Send Content-Type: application/json.",
+    ),
+    page(
+        "unsupported-content-encoding",
+        415,
+        "The body is compressed.",
+        "Send it as it is, without Content-Encoding.",
     ),
     page(
         "idempotency-key-reused",
@@ -129,6 +135,12 @@ pub const PAGES: &[Page] = &[
         429,
         "One principal has sent too many requests.",
         "Send less; wait for the seconds of Retry-After.",
+    ),
+    page(
+        "head-too-large",
+        431,
+        "Request line and headers are larger than 16 KiB, or more than 100 headers.",
+        "Send fewer or shorter headers and parameters.",
     ),
     page(
         "internal-error",
@@ -174,7 +186,7 @@ async fn index() -> Html<String> {
     params(("slug" = String, Path, description = "`code` of the problem", example = "validation-failed")),
     responses((status = 200, description = "A page", body = String, content_type = "text/html")),
 )]
-async fn show(Path(slug): Path<String>) -> Result<Html<String>, ApiError> {
+async fn show(Segment(slug): Segment<String>) -> Result<Html<String>, ApiError> {
     let page = PAGES.iter().find(|page| page.slug == slug);
     let Page { slug, status, meaning, remedy } = page.ok_or_else(|| {
         ApiError::new(StatusCode::NOT_FOUND, "not-found", "there is no problem of this name")

@@ -60,7 +60,8 @@ impl From<Error> for ApiError {
         match error {
             Error::Invalid(violations) => invalid(detail, violations),
             Error::NotFound => Self::new(StatusCode::NOT_FOUND, "order-not-found", detail),
-            Error::InvalidCursor => Self::new(StatusCode::BAD_REQUEST, "invalid-cursor", detail),
+            Error::InvalidCursor => Self::new(StatusCode::BAD_REQUEST, "invalid-cursor", detail)
+                .pointer("/cursor", "must be nextCursor of the page before"),
             Error::AmountMismatch { total, .. } => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "amount-mismatch", detail)
                     .pointer("/expectedAmount", format!("the total is {total}"))

@@ -1,8 +1,8 @@
 //! Routes of orders.
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::{ETAG, IF_NONE_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -11,14 +11,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::{Principal, Scope};
-use waybill_service::http::{self, ApiError};
+use waybill_service::http::{self, ApiError, Params};
 
 use super::list::ListQuery;
 use super::{Error, Order, PlaceOrder, Status, find, list, place};
 use crate::app::AppState;
 use crate::idempotency::Key;
 use crate::paging::Paged;
-use crate::strict::Strict;
 
 /// `/v1/orders` and below.
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -67,7 +66,7 @@ async fn place_order(
     State(state): State<AppState>,
     Customer(customer): Customer,
     key: Key,
-    http::Json(Strict(request)): http::Json<Strict<PlaceOrder>>,
+    http::Json(request): http::Json<PlaceOrder>,
 ) -> Result<Response, ApiError> {
     let outcome = place::place(&state.orders, customer, &key, request).await?;
     // A repeated answer shows the order as it was placed.
@@ -115,9 +114,9 @@ async fn find_order(
     params(
         ("status" = Option<Status>, Query, description = "Only orders in this state"),
         ("createdFrom" = Option<DateTime<Utc>>, Query, description = "Placed at or after"),
-        ("createdTo" = Option<DateTime<Utc>>, Query, description = "Placed before"),
+        ("createdTo" = Option<DateTime<Utc>>, Query, description = "Placed before; must be after `createdFrom`"),
         ("limit" = Option<i64>, Query, description = "Elements of a page, 20 if absent", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", max_length = 43),
     ),
     responses((
         status = 200,
@@ -129,9 +128,8 @@ async fn find_order(
 async fn list_orders(
     State(state): State<AppState>,
     principal: Principal,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    Params(query): Params<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(invalid_query)?;
     Ok(list::list(&state.orders, principal.customer, query).await?.into_response())
 }
 
@@ -147,11 +145,6 @@ impl FromRequestParts<AppState> for Customer {
         principal.require(Scope::Customer)?;
         Ok(Self(principal.customer))
     }
-}
-
-/// An unknown or repeated parameter.
-pub(crate) fn invalid_query(rejection: QueryRejection) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", rejection.body_text())
 }
 
 /// Whether the client has this version already (RFC 9110, §13.1.2: weak comparison).

@@ -77,8 +77,8 @@ fn parse(customer: Uuid, query: &ListQuery) -> Result<(Filter, i64), Error> {
     };
     let created_from = instant("createdFrom", &query.created_from);
     let created_to = instant("createdTo", &query.created_to);
-    if created_from.zip(created_to).is_some_and(|(from, to)| from > to) {
-        found.push(Violation::new("/createdTo", "must not be before createdFrom"));
+    if created_from.zip(created_to).is_some_and(|(from, to)| from >= to) {
+        found.push(Violation::new("/createdTo", "must be after createdFrom"));
     }
     let status = query.status.as_deref().and_then(|name| {
         let status = Status::named(name);

@@ -19,7 +19,7 @@ pub use list::Position;
 pub use order::{Item, MAX_TOTAL, Order, PaymentMethod, Status};
 pub use place::{MAX_ITEMS, MAX_QUANTITY, MAX_SKU_BYTES, PlaceItem, PlaceOrder};
 
-pub(crate) use http::{invalid_query, router};
+pub(crate) use http::router;
 pub(crate) use place::is_sku;
 
 use crate::idempotency::{self, Fingerprint, Outcome, Stored};

@@ -3,16 +3,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 use waybill_event::order::event_type;
+use waybill_service::http::field;
 
 use super::order::{MAX_TOTAL, Terms};
 use super::store::{self, Read};
 use super::{Error, Item, Order, Orders, PaymentMethod, Violation};
 use crate::idempotency::{self, Answer, Fingerprint, Key, Outcome, Scope};
-use crate::strict;
 
 /// Most lines of one order.
 pub const MAX_ITEMS: usize = 100;
@@ -30,7 +30,7 @@ pub(super) const ROUTE: &str = "/v1/orders";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlaceOrder {
     /// What is ordered; 1 to 100 lines, each stock keeping unit once.
-    #[serde(deserialize_with = "strict::list")]
+    #[serde(deserialize_with = "field::objects")]
     #[schema(min_items = 1, max_items = 100)]
     pub items: Vec<PlaceItem>,
     /// ISO 4217 code; every product must be sold in it.
@@ -39,7 +39,11 @@ pub struct PlaceOrder {
     /// How it will be paid.
     pub payment_method: PaymentMethod,
     /// What the customer was shown, in the currency's minor unit; refused when it is not the total.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "field::optional_unjudged::<0, MAX_TOTAL, _>",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(minimum = 0, maximum = 9007199254740991i64)]
     pub expected_amount: Option<i64>,
 }
@@ -52,8 +56,15 @@ pub struct PlaceItem {
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", example = "TEA-100")]
     pub sku: String,
     /// Number of pieces, 1 to 1000.
+    #[serde(deserialize_with = "quantity")]
     #[schema(minimum = 1, maximum = 1000, example = 2)]
     pub quantity: i32,
+}
+
+/// Beyond 32 bits it is their least or most, and judged with all other fields.
+fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+    let value = field::unjudged::<1, { MAX_QUANTITY as i64 }, D>(deserializer)?;
+    Ok(i32::try_from(value).unwrap_or(if value < 0 { i32::MIN } else { i32::MAX }))
 }
 
 /// Places an order once per key, in two round trips: prices, clock and an earlier answer are read; then key,
@@ -124,7 +135,7 @@ fn violations(request: &PlaceOrder) -> Vec<Violation> {
             found.push(Violation::new(format!("/items/{index}/sku"), detail));
         }
         if !(1..=MAX_QUANTITY).contains(&item.quantity) {
-            let detail = format!("must be between 1 and {MAX_QUANTITY}");
+            let detail = field::range(1, MAX_QUANTITY.into());
             found.push(Violation::new(format!("/items/{index}/quantity"), detail));
         }
     }
@@ -132,7 +143,7 @@ fn violations(request: &PlaceOrder) -> Vec<Violation> {
         found.push(Violation::new("/currency", "must be an ISO 4217 code of three capital letters"));
     }
     if request.expected_amount.is_some_and(|amount| !(0..=MAX_TOTAL).contains(&amount)) {
-        found.push(Violation::new("/expectedAmount", format!("must be between 0 and {MAX_TOTAL}")));
+        found.push(Violation::new("/expectedAmount", field::range(0, MAX_TOTAL)));
     }
     found
 }

@@ -1,7 +1,6 @@
 //! Routes of the catalogue.
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,11 +8,11 @@ use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use waybill_service::auth::Principal;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params};
 
 use super::{Product, store};
 use crate::app::AppState;
-use crate::orders::{Error, invalid_query, is_sku};
+use crate::orders::{Error, is_sku};
 use crate::paging::{self, Paged};
 
 #[derive(Debug, Deserialize)]
@@ -37,7 +36,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
     tag = "products",
     params(
         ("limit" = Option<i64>, Query, description = "Elements of a page, 20 if absent", minimum = 1, maximum = 100),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before", max_length = 86),
     ),
     responses((
         status = 200,
@@ -49,9 +48,8 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
 async fn list_products(
     State(state): State<AppState>,
     _: Principal,
-    query: Result<Query<ListQuery>, QueryRejection>,
+    Params(query): Params<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(invalid_query)?;
     let limit = paging::limit(query.limit.as_deref()).map_err(|violation| Error::Invalid(vec![violation]))?;
     let after = query.cursor.as_deref().map(position).transpose()?.unwrap_or_default();
     let mut connection = state.orders.gate.acquire().await?;

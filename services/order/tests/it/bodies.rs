@@ -48,7 +48,10 @@ async fn a_wrong_body_is_400_and_names_the_field() {
         (item(json!({"sku": "MUG-1", "quantity": 1, "price": 1})), "validation-failed", "price"),
         (tea(json!("2")), "validation-failed", "/items/0/quantity"),
         (tea(json!(1.5)), "validation-failed", "/items/0/quantity"),
-        (tea(json!(1e3)), "validation-failed", "/items/0/quantity"),
+        (tea(json!(1e30)), "validation-failed", "must be an integer from 1 to 1000"),
+        (tea(json!("x")), "validation-failed", "must be an integer from 1 to 1000"),
+        (tea(json!(7)).replace('7', "1e400"), "validation-failed", "must be an integer from 1 to 1000"),
+        (tea(json!(7)).replace('7', "1e400"), "validation-failed", "/items/0/quantity"),
         (tea(json!(0)), "validation-failed", "/items/0/quantity"),
         (tea(json!(-1)), "validation-failed", "/items/0/quantity"),
         (tea(json!(1001)), "validation-failed", "/items/0/quantity"),
@@ -82,6 +85,26 @@ async fn a_wrong_body_is_400_and_names_the_field() {
 }
 
 #[tokio::test]
+async fn an_integer_is_judged_by_its_value_and_not_by_how_it_is_written() {
+    let app = TestApp::start().await;
+    let written =
+        |quantity: &str| order().to_string().replace(r#""quantity":2"#, &format!(r#""quantity":{quantity}"#));
+    let place = async |body: String| {
+        let request = app.request(Method::POST, "/v1/orders").header("Idempotency-Key", "k");
+        send(request.header("Content-Type", "application/json").body(body)).await
+    };
+    let first = place(written("2")).await.placed();
+    for same in ["2.0", "2e0", "0.2E+1", "200e-2"] {
+        let again = place(written(same)).await;
+        assert!(again.is_replay(), "{same}: {}", again.text);
+        assert_eq!(again.placed(), first, "{same}");
+    }
+    for query in ["limit=2.0", "limit=2e0"] {
+        assert_eq!(app.get(&format!("/v1/orders?{query}")).await.status, 200, "{query}");
+    }
+}
+
+#[tokio::test]
 async fn every_fault_of_a_body_is_told_at_once() {
     let app = TestApp::start().await;
     let body = json!({"items": [{"sku": "!", "quantity": 0}], "currency": "x", "paymentMethod": "CARD", "expectedAmount": -1});
@@ -108,6 +131,15 @@ async fn a_large_or_foreign_body_is_refused_unread() {
         send(request).await.problem(415, "unsupported-media-type");
     }
     send(post().body(order().to_string())).await.problem(415, "unsupported-media-type");
+    let declared = || json().body(order().to_string());
+    send(post().header("Content-Type", "application/json; charset=euc-kr").body(order().to_string()))
+        .await
+        .problem(415, "unsupported-media-type");
+    let compressed = send(declared().header("Content-Encoding", "gzip")).await;
+    let problem = compressed.problem(415, "unsupported-content-encoding");
+    assert!(problem["detail"].as_str().unwrap().contains("Content-Encoding"), "{problem}");
+    assert_eq!(compressed.header("accept-encoding"), Some("identity"));
+    send(declared().header("Content-Encoding", "identity")).await.placed();
     send(post().header("Content-Type", "Application/JSON; charset=utf-8").body(order().to_string()))
         .await
         .placed();

@@ -87,7 +87,6 @@ async fn filters_hold_over_all_pages() {
     // From is inclusive, to is not.
     assert_eq!(count("&createdFrom=2026-01-01T03:00:00Z").await, 6);
     assert_eq!(count("&createdTo=2026-01-01T03:00:00Z").await, 3);
-    assert_eq!(count("&createdFrom=2026-01-01T03:00:00Z&createdTo=2026-01-01T03:00:00Z").await, 0);
     assert_eq!(count("&createdFrom=2026-01-01T10:00:00%2B09:00&createdTo=2026-01-01T05:00:00Z").await, 4);
     assert_eq!(count("&status=CONFIRMED&createdFrom=2026-01-01T02:00:00Z").await, 5);
 }
@@ -147,6 +146,11 @@ async fn a_wrong_parameter_is_named() {
         ("createdTo=yesterday", "validation-failed", "/createdTo"),
         (
             "createdFrom=2026-01-02T00:00:00Z&createdTo=2026-01-01T00:00:00Z",
+            "validation-failed",
+            "/createdTo",
+        ),
+        (
+            "createdFrom=2026-01-02T00:00:00Z&createdTo=2026-01-02T00:00:00Z",
             "validation-failed",
             "/createdTo",
         ),

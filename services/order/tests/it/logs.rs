@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use uuid::Uuid;
 use waybill_order::migrators;
 use waybill_testkit::jwt::Issuer;
@@ -71,6 +73,25 @@ async fn the_log_has_no_payload_no_token_and_no_customer() {
     assert_eq!(send(&token, order(json!({"paymentMethod": "CARD"}))).await, 422);
     let list = client.get(format!("{base}/v1/orders?cursor={STRANGE}")).bearer_auth(&token);
     assert_eq!(list.send().await.expect("answers").status(), 400);
+
+    // What hyper cannot read is logged and counted too.
+    let mut socket = TcpStream::connect(http).await.expect("connects");
+    socket.write_all(format!("GET / HTTP/1.1\r\n{STRANGE}\r\n\r\n").as_bytes()).await.expect("sends");
+    let mut refused = String::new();
+    socket.read_to_string(&mut refused).await.expect("is closed");
+    let id = refused.lines().find_map(|line| line.strip_prefix("x-request-id: ")).expect("a request id");
+    eventually(async || {
+        let log = process.log();
+        let line = log.lines().find(|line| line.contains(id) && line.contains("invalid-request"));
+        line.map(drop).ok_or(log.clone())
+    })
+    .await;
+    let counted = client.get(format!("http://{metrics}/metrics")).send().await.expect("answers").text().await;
+    let counted = counted.expect("text");
+    let line = counted.lines().find(|line| {
+        line.starts_with("http_server_request_duration_seconds_count") && line.contains("_OTHER")
+    });
+    assert!(line.is_some_and(|line| line.contains("\"400\"") && line.ends_with(" 1")), "{counted}");
 
     eventually(async || {
         let seen = ["order placed", "request failed", "request refused"];

@@ -2,6 +2,7 @@
 
 mod app;
 mod bodies;
+mod corpus;
 mod door;
 mod http;
 mod idempotency;
