@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{FromRef, FromRequestParts, Path, Query};
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
@@ -16,7 +15,7 @@ use sqlx::PgPool;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use waybill_service::auth::{Principal, Role, Verifier};
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, params};
 
 use crate::letters::Filter;
 use crate::replays::Runs;
@@ -104,18 +103,6 @@ impl FromRequestParts<Api> for Operator {
     }
 }
 
-/// A query whose faults are problems.
-#[derive(Debug)]
-pub(crate) struct Params<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<Api> for Params<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
-        Query::try_from_uri(&parts.uri).map(|Query(params)| Self(params)).map_err(invalid)
-    }
-}
-
 /// A filter and what else a query says.
 #[derive(Debug)]
 pub(crate) struct Filtered<T>(pub(crate) Filter, pub(crate) T);
@@ -127,31 +114,6 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Api> for Filtered<T> {
         let query = parts.uri.query().unwrap_or_default();
         let name = |part: &&str| Filter::FIELDS.contains(&part.split('=').next().unwrap_or_default());
         let (filter, rest): (Vec<&str>, Vec<&str>) = query.split('&').partition(name);
-        let Query(filter) = Query::try_from_uri(&only(&filter)?).map_err(invalid)?;
-        let Query(rest) = Query::try_from_uri(&only(&rest)?).map_err(invalid)?;
-        Ok(Self(filter, rest))
-    }
-}
-
-fn only(parts: &[&str]) -> Result<Uri, ApiError> {
-    let wrong = |_| ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", "the query cannot be read");
-    format!("/?{}", parts.join("&")).parse().map_err(wrong)
-}
-
-fn invalid(rejection: QueryRejection) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, "invalid-request", rejection.body_text())
-}
-
-/// A part of the path; what cannot be one is not there.
-#[derive(Debug)]
-pub(crate) struct Segment<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<Api> for Segment<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let path: Result<Path<T>, PathRejection> = Path::from_request_parts(parts, api).await;
-        let none = |_| ApiError::new(StatusCode::NOT_FOUND, "not-found", "there is nothing at this path");
-        path.map(|Path(part)| Self(part)).map_err(none)
+        Ok(Self(params(&filter.join("&"))?, params(&rest.join("&"))?))
     }
 }

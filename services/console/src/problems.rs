@@ -1,11 +1,10 @@
 //! `GET /problems/{slug}`: a short page for every `code` of a problem, where its `type` points.
 
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Html;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Segment};
 
 /// One kind of problem.
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +26,13 @@ pub(crate) const PAGES: &[Page] = &[
     page(
         "invalid-request",
         400,
-        "The body is not JSON, or the query has an unknown or a repeated parameter.",
+        "The head is not HTTP/1.1, the body is not JSON, or the query has an unknown or a repeated parameter.",
     ),
     page(
         "validation-failed",
         400,
-        "Fields of the request break its rules; `errors` names them by JSON pointer.",
+        "Fields of the request break its rules; `errors` names them by JSON pointer, of a query `/name`. An integer is a JSON \
+         number whose value is one: 2, 2.0 and 2e0 are the same.",
     ),
     page("invalid-cursor", 400, "The cursor is damaged. Read the list again from its first page."),
     page(
@@ -53,7 +53,8 @@ pub(crate) const PAGES: &[Page] = &[
     page("request-timeout", 408, "The body was not sent in time."),
     page("replay-ended", 409, "The replay has ended: there is nothing to cancel."),
     page("payload-too-large", 413, "The body is larger than 64 KiB."),
-    page("unsupported-media-type", 415, "The body is not declared as application/json."),
+    page("unsupported-media-type", 415, "The body is not declared as application/json, or not in UTF-8."),
+    page("unsupported-content-encoding", 415, "The body is compressed. Send it without Content-Encoding."),
     page(
         "unknown-name",
         422,
@@ -63,6 +64,11 @@ pub(crate) const PAGES: &[Page] = &[
         "acknowledgement-needed",
         422,
         "A group declares that replays need reconciling with the outside first. Do it, and say so.",
+    ),
+    page(
+        "head-too-large",
+        431,
+        "Request line and headers are larger than 16 KiB, or more than 100 headers. Send fewer or shorter ones.",
     ),
     page("internal-error", 500, "Something failed on our side; the request id finds it in the logs."),
     page("service-unreachable", 502, "A consuming service does not answer."),
@@ -87,7 +93,7 @@ pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> OpenApiRouter<S> {
     params(("slug" = String, Path, description = "`code` of the problem", example = "validation-failed")),
     responses((status = 200, description = "A page", body = String, content_type = "text/html")),
 )]
-async fn show(Path(slug): Path<String>) -> Result<Html<String>, ApiError> {
+async fn show(Segment(slug): Segment<String>) -> Result<Html<String>, ApiError> {
     let page = PAGES.iter().find(|page| page.slug == slug);
     let Page { slug, status, meaning } = page.ok_or_else(|| {
         ApiError::new(StatusCode::NOT_FOUND, "not-found", "there is no problem of this name")

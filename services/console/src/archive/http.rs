@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use axum::Json;
 use axum::extract::State as Held;
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::{self, ApiError};
+use waybill_service::http::{self, ApiError, field};
 
 use super::store;
 use crate::State;
@@ -20,12 +19,10 @@ use crate::api::{Api, Operator};
 use crate::audit::{self, Entry};
 use crate::letters::{self, Filter, Selection};
 
-/// Letters of one act, when nothing is said and at most.
-const LIMITS: (i64, i64) = (100, 100_000);
+/// Letters of one act when nothing is said.
+const LIMIT: i64 = 100;
 /// Ids at most.
 const MAX_IDS: usize = 1000;
-/// Longest reason.
-const MAX_REASON: usize = 1000;
 
 /// The routes.
 pub(crate) fn router() -> OpenApiRouter<Api> {
@@ -37,14 +34,19 @@ pub(crate) fn router() -> OpenApiRouter<Api> {
 #[serde(deny_unknown_fields, default)]
 pub struct AwayRequest {
     /// Which letters.
+    #[serde(deserialize_with = "field::object")]
     pub filter: Filter,
     /// Exactly these, instead of a filter; at most 1,000.
+    #[schema(max_items = 1000)]
     pub ids: Option<Vec<Uuid>>,
     /// Letters at most, those that died first; 100 if absent, at most 100,000.
+    #[serde(deserialize_with = "field::optional_integer::<1, 100_000, _, _>")]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub limit: Option<i64>,
     /// Everything is meant; needed where neither filter nor ids are given.
     pub all: bool,
     /// Why; for whoever asks later.
+    #[serde(deserialize_with = "field::text::<1, 1000, _>")]
     #[schema(min_length = 1, max_length = 1000)]
     pub reason: String,
 }
@@ -139,28 +141,22 @@ async fn select(
         let letters = store::versions(tx, &ids.into_iter().collect::<Vec<_>>()).await?;
         return Ok(Selected { letters, taken, matched: taken });
     }
-    let selection = request.filter.select(tx, &api.names).await?;
+    let selection = request.filter.select(tx, &api.names).await.map_err(|error| error.below("/filter"))?;
     let states = selection.states.clone();
     let states = states.unwrap_or_else(|| from.iter().map(|state| state.name().to_owned()).collect());
     let selection = Selection { states: Some(states), ..selection };
-    let oldest = letters::store::oldest(tx, &selection, None, request.limit.unwrap_or(LIMITS.0)).await?;
+    let oldest = letters::store::oldest(tx, &selection, None, request.limit.unwrap_or(LIMIT)).await?;
     let taken = oldest.letters.len() as i64;
     Ok(Selected { letters: oldest.letters, taken, matched: oldest.matched })
 }
 
 fn check(request: &AwayRequest) -> Result<(), ApiError> {
-    let wrong = |pointer: &str, detail: String| {
-        Err(ApiError::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-            .pointer(pointer, detail))
-    };
-    if request.reason.trim().is_empty() || request.reason.len() > MAX_REASON {
-        return wrong("/reason", format!("must be 1 to {MAX_REASON} bytes"));
-    }
-    if !(1..=LIMITS.1).contains(&request.limit.unwrap_or(LIMITS.0)) {
-        return wrong("/limit", format!("must be between 1 and {}", LIMITS.1));
+    let wrong = |pointer: &str, detail: String| Err(ApiError::invalid(pointer, detail));
+    if request.reason.trim().is_empty() {
+        return wrong("/reason", "must say why: it is missing or blank".to_owned());
     }
     match &request.ids {
-        Some(ids) if ids.len() > MAX_IDS => wrong("/ids", format!("must be at most {MAX_IDS}")),
+        Some(ids) if ids.len() > MAX_IDS => wrong("/ids", format!("must have at most {MAX_IDS} elements")),
         None if request.filter.is_bare() && !request.all => {
             wrong("/all", "must be true where neither filter nor ids are given".to_owned())
         }

@@ -9,10 +9,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params, Segment, field};
 
-use super::{Act, Acts, store};
-use crate::api::{Api, Operator, Params, Segment};
+use super::{Act, Acts, VERBS, store};
+use crate::api::{Api, Operator};
 
 /// `/v1/audit`.
 pub(crate) fn router() -> OpenApiRouter<Api> {
@@ -23,13 +23,19 @@ pub(crate) fn router() -> OpenApiRouter<Api> {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Wanted {
-    /// Only acts with a smaller id.
+    /// Only acts with a smaller id; ids begin at 1.
+    #[serde(deserialize_with = "field::optional_integer::<2, { i64::MAX }, _, _>")]
+    #[param(minimum = 2, maximum = 9223372036854775807i64)]
     before: Option<i64>,
-    /// Only this verb.
+    /// Only this verb, for example `replay`.
+    #[serde(deserialize_with = "field::optional_text::<1, 32, _>")]
+    #[param(min_length = 1, max_length = 32)]
     verb: Option<String>,
     /// Only this person's.
     subject: Option<Uuid>,
-    /// 100 if absent, at most 500.
+    /// Elements of a page: 100 if absent, at most 500.
+    #[serde(deserialize_with = "field::optional_integer::<1, 500, _, _>")]
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
 }
 
@@ -41,7 +47,10 @@ async fn list(
     Params(wanted): Params<Wanted>,
 ) -> Result<Json<Acts>, ApiError> {
     operator.require(Role::View)?;
-    let limit = wanted.limit.unwrap_or(100).clamp(1, 500);
+    if wanted.verb.as_deref().is_some_and(|verb| !VERBS.contains(&verb)) {
+        return Err(ApiError::invalid("/verb", format!("must be one of {}", VERBS.join(", "))));
+    }
+    let limit = wanted.limit.unwrap_or(100);
     let (verb, subject) = (wanted.verb.as_deref(), wanted.subject);
     let mut acts = store::list(&api.pool, wanted.before, verb, subject, limit + 1).await?;
     let more = acts.len() as i64 > limit;

@@ -12,6 +12,25 @@ use waybill_service::auth::Principal;
 pub(crate) use http::router;
 pub(crate) use store::{add, add_results};
 
+/// What there is to do: an act's, and what came of it where that is known later.
+pub(crate) const VERBS: [&str; 15] = [
+    "plan",
+    "replay",
+    "replay_finished",
+    "cancel",
+    "archive",
+    "restore",
+    "export",
+    "resume",
+    "resume_finished",
+    "release",
+    "release_finished",
+    "task_retry",
+    "task_retry_finished",
+    "task_cancel",
+    "task_cancel_finished",
+];
+
 /// One act, before it is written down.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
@@ -27,6 +46,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// `filter`: what the act was asked for, as JSON.
     pub(crate) fn new(principal: &Principal, verb: &'static str, filter: &impl Serialize) -> Self {
+        debug_assert!(VERBS.contains(&verb), "{verb} cannot be searched for");
         Self {
             subject: principal.customer,
             roles: principal.roles.names().map(str::to_owned).collect(),
@@ -40,6 +60,7 @@ impl Entry {
 
     /// Of an act that nobody is present for: the end of a run that `subject` has started.
     pub(crate) fn of(subject: Uuid, verb: &'static str) -> Self {
+        debug_assert!(VERBS.contains(&verb), "{verb} cannot be searched for");
         Self {
             subject,
             roles: Vec::new(),

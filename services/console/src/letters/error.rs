@@ -28,20 +28,27 @@ impl Error {
     pub fn invalid(pointer: &'static str, detail: impl Into<String>) -> Self {
         Self::Invalid(pointer, detail.into())
     }
+
+    /// The problem, where the filter is a member of a body: its pointers are below that member's.
+    pub(crate) fn below(self, member: &str) -> ApiError {
+        let text = self.to_string();
+        match self {
+            Self::Invalid(pointer, detail) => ApiError::invalid(format!("{member}{pointer}"), detail),
+            Self::UnknownName(kind, _) => {
+                let detail = format!("must be a {kind} that has dead letters");
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown-name", text)
+                    .pointer(format!("{member}/{kind}"), detail)
+            }
+            Self::Cursor => ApiError::new(StatusCode::BAD_REQUEST, "invalid-cursor", text)
+                .pointer("/cursor", "must be next of the page before"),
+            Self::NotFound => ApiError::new(StatusCode::NOT_FOUND, "letter-not-found", text),
+            Self::Database(error) => error.into(),
+        }
+    }
 }
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
-        let text = error.to_string();
-        match error {
-            Error::Invalid(pointer, detail) => {
-                Self::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-                    .pointer(pointer, detail)
-            }
-            Error::UnknownName(..) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown-name", text),
-            Error::Cursor => Self::new(StatusCode::BAD_REQUEST, "invalid-cursor", text),
-            Error::NotFound => Self::new(StatusCode::NOT_FOUND, "letter-not-found", text),
-            Error::Database(error) => error.into(),
-        }
+        error.below("")
     }
 }

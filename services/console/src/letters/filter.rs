@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 use waybill_event::time;
+use waybill_service::http::field;
 
 use super::{Error, store};
 use crate::{Names, State};
@@ -20,15 +21,24 @@ use crate::{Names, State};
 #[group(skip)]
 pub struct Filter {
     /// Dead-letter topic or source topic, with or without the installation's prefix.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 500, _>")]
+    #[schema(min_length = 1, max_length = 500)]
+    #[param(min_length = 1, max_length = 500)]
     #[arg(long)]
     pub topic: Option<String>,
     /// Consumer group that failed, with or without the prefix.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 500, _>")]
+    #[schema(min_length = 1, max_length = 500)]
+    #[param(min_length = 1, max_length = 500)]
     #[arg(long)]
     pub group: Option<String>,
-    /// Message key, as text; of other bytes `base64:` and their base64.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Message key, as text, which may be empty; of other bytes `base64:` and their base64.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "field::optional_text::<0, 8192, _>"
+    )]
+    #[schema(min_length = 0, max_length = 8192)]
+    #[param(min_length = 0, max_length = 8192)]
     #[arg(long)]
     pub key: Option<String>,
     /// Message id.
@@ -36,39 +46,63 @@ pub struct Filter {
     #[arg(long)]
     pub message_id: Option<Uuid>,
     /// Trace id, 32 hex digits.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<32, 32, _>")]
+    #[schema(min_length = 32, max_length = 32)]
+    #[param(min_length = 32, max_length = 32)]
     #[arg(long)]
     pub trace_id: Option<String>,
     /// Stable error code.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[schema(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255)]
     #[arg(long)]
     pub error_code: Option<String>,
     /// Error class, for example `permanent` or `transient`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[schema(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255)]
     #[arg(long)]
     pub error_class: Option<String>,
     /// Event type, for example `waybill.order.placed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[schema(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255)]
     #[arg(long)]
     pub event_type: Option<String>,
     /// States, separated by commas.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[schema(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255)]
     #[arg(long)]
     pub state: Option<String>,
     /// Died at or after, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 64, _>")]
+    #[schema(min_length = 1, max_length = 64)]
+    #[param(min_length = 1, max_length = 64)]
     #[arg(long)]
     pub since: Option<String>,
-    /// Died before, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Died before, RFC 3339; after `since`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "field::optional_text::<1, 64, _>")]
+    #[schema(min_length = 1, max_length = 64)]
+    #[param(min_length = 1, max_length = 64)]
     #[arg(long)]
     pub until: Option<String>,
-    /// At least so many attempts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// At least so many attempts; at most `max_attempts`.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "field::optional_integer::<0, { i32::MAX as i64 }, _, _>"
+    )]
+    #[schema(minimum = 0, maximum = 2147483647)]
+    #[param(minimum = 0, maximum = 2147483647)]
     #[arg(long)]
     pub min_attempts: Option<i32>,
     /// At most so many attempts.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "field::optional_integer::<0, { i32::MAX as i64 }, _, _>"
+    )]
+    #[schema(minimum = 0, maximum = 2147483647)]
+    #[param(minimum = 0, maximum = 2147483647)]
     #[arg(long)]
     pub max_attempts: Option<i32>,
 }
@@ -138,6 +172,10 @@ impl Filter {
         if self.trace_id.as_deref().is_some_and(|id| !trace(id)) {
             return Err(Error::invalid("/trace_id", "must be 32 hex digits"));
         }
+        let (since, until) = self.times()?;
+        if self.min_attempts.zip(self.max_attempts).is_some_and(|(min, max)| min > max) {
+            return Err(Error::invalid("/max_attempts", "must not be below min_attempts"));
+        }
         let failures = self.failures(db, names).await?;
         Ok(Selection {
             failures,
@@ -145,12 +183,22 @@ impl Filter {
             message_id: self.message_id,
             trace_id: self.trace_id.as_ref().map(|id| id.to_ascii_lowercase()),
             states,
-            since: instant("/since", self.since.as_deref())?,
-            until: instant("/until", self.until.as_deref())?,
+            since,
+            until,
             min_attempts: self.min_attempts,
             max_attempts: self.max_attempts,
             ids: None,
         })
+    }
+
+    /// A span that can hold something.
+    fn times(&self) -> Result<(Option<DateTime<Utc>>, Option<DateTime<Utc>>), Error> {
+        let since = instant("/since", self.since.as_deref())?;
+        let until = instant("/until", self.until.as_deref())?;
+        if since.zip(until).is_some_and(|(since, until)| since >= until) {
+            return Err(Error::invalid("/until", "must be after since"));
+        }
+        Ok((since, until))
     }
 
     async fn failures(&self, db: &mut PgConnection, names: &Names) -> Result<Option<Vec<i64>>, Error> {
@@ -187,7 +235,7 @@ impl Filter {
 }
 
 fn states(text: &str) -> Result<Vec<String>, Error> {
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names = text.split(',').map(str::trim);
     let known = |name: &str| State::named(name).map(|state| state.name().to_owned());
     names.map(known).collect::<Option<_>>().ok_or_else(|| {
         let names = State::ALL.map(State::name).join(", ");
@@ -258,6 +306,8 @@ mod tests {
     #[test]
     fn only_states_that_there_are() {
         assert_eq!(states("open, sent").unwrap(), ["open", "sent"]);
-        assert!(states("open,closed").is_err());
+        for wrong in ["open,closed", "", ",", "open,", " "] {
+            assert!(states(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -12,15 +12,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::ApiError;
+use waybill_service::http::{ApiError, Params, Segment, field};
 
 use super::view::{Detail, Groups, Items, Topics};
 use super::{Filter, export, search, store};
-use crate::api::{Api, Operator, Params, Segment};
+use crate::api::{Api, Operator};
 use crate::audit::{self, Entry};
 
 /// Elements of a page when the client does not say, and at most.
-const LIMITS: (i64, i64) = (50, 500);
+const PAGE: i64 = 50;
+const MAX_PAGE: i64 = 500;
 /// Lines of an export at most.
 const MAX_EXPORT: i64 = 1_000_000;
 
@@ -65,9 +66,12 @@ async fn groups(
 #[into_params(parameter_in = Query)]
 pub(crate) struct Page {
     /// Elements of a page: 50 if absent, at most 500.
+    #[serde(deserialize_with = "field::optional_integer::<1, MAX_PAGE, _, _>")]
     #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
     /// `next` of the page before.
+    #[serde(deserialize_with = "field::optional_text::<1, 32, _>")]
+    #[param(min_length = 1, max_length = 32)]
     cursor: Option<String>,
 }
 
@@ -79,10 +83,7 @@ async fn items(
     crate::api::Filtered(filter, page): crate::api::Filtered<Page>,
 ) -> Result<Json<Items>, ApiError> {
     operator.require(Role::View)?;
-    let limit = page.limit.unwrap_or(LIMITS.0);
-    if !(1..=LIMITS.1).contains(&limit) {
-        return Err(super::Error::invalid("/limit", format!("must be between 1 and {}", LIMITS.1)).into());
-    }
+    let limit = page.limit.unwrap_or(PAGE);
     Ok(Json(search::list(&api.pool, &api.names, &filter, page.cursor.as_deref(), limit).await?))
 }
 
@@ -113,7 +114,7 @@ async fn item(
 #[utoipa::path(get, path = "/v1/dlt/loops", tag = "look", responses((status = 200, description = "The first 500", body = Items)))]
 async fn loops(Held(api): Held<Api>, operator: Operator) -> Result<Json<Items>, ApiError> {
     operator.require(Role::View)?;
-    Ok(Json(search::loops(&api.pool, api.settings.loop_cap, LIMITS.1).await?))
+    Ok(Json(search::loops(&api.pool, api.settings.loop_cap, MAX_PAGE).await?))
 }
 
 /// Beside the filter.
@@ -123,7 +124,9 @@ async fn loops(Held(api): Held<Api>, operator: Operator) -> Result<Json<Items>, 
 pub(crate) struct Export {
     /// With values; needs the role `payload`.
     payload: Option<bool>,
-    /// Lines at most.
+    /// Lines at most, 1,000,000 if absent.
+    #[serde(deserialize_with = "field::optional_integer::<1, MAX_EXPORT, _, _>")]
+    #[param(minimum = 1, maximum = 1_000_000)]
     limit: Option<i64>,
 }
 
@@ -152,7 +155,7 @@ async fn export_items(
     let entry = Entry::new(&operator.principal, "export", &filter).count("payload", i64::from(payload));
     audit::add(&mut tx, &entry).await?;
     tx.commit().await?;
-    let limit = wanted.limit.unwrap_or(MAX_EXPORT).clamp(0, MAX_EXPORT);
+    let limit = wanted.limit.unwrap_or(MAX_EXPORT);
     let body = Body::from_stream(export::lines(api.pool, selection, payload, limit));
     let kind = HeaderValue::from_static("application/x-ndjson");
     Ok(([(CONTENT_TYPE, kind)], body).into_response())

@@ -36,17 +36,12 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::Unfiltered => {
-                Self::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-                    .pointer("/all", text)
-            }
-            Error::Invalid(pointer, detail) => {
-                Self::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-                    .pointer(pointer, detail)
-            }
-            Error::UnknownItem(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "letter-not-found", text),
+            Error::Unfiltered => Self::invalid("/all", text),
+            Error::Invalid(pointer, detail) => Self::invalid(pointer, detail),
+            Error::UnknownItem(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "letter-not-found", text)
+                .pointer("/ids", "must be ids of dead letters"),
             Error::NotFound => Self::new(StatusCode::NOT_FOUND, "plan-not-found", text),
-            Error::Letters(error) => error.into(),
+            Error::Letters(error) => error.below("/filter"),
             Error::Database(error) => error.into(),
             Error::Broker(cause) => Self::new(StatusCode::BAD_GATEWAY, "broker-unavailable", text)
                 .source(std::io::Error::other(cause.to_string())),

@@ -6,11 +6,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::{self, ApiError};
+use waybill_service::http::{self, ApiError, Segment};
 
 use super::view::{Plan, PlanRequest};
 use super::{load, make};
-use crate::api::{Api, Operator, Segment};
+use crate::api::{Api, Operator};
 
 /// `/v1/dlt/plans`.
 pub(crate) fn router() -> OpenApiRouter<Api> {

@@ -16,8 +16,8 @@ use crate::audit::{self, Entry};
 use crate::letters::{self, Selection, key_text};
 use crate::services::contract::{ReplaySafety, Subscription};
 
-/// Letters of a plan when nothing is said, and at most.
-const LIMITS: (i64, i64) = (100, 100_000);
+/// Letters of a plan when nothing is said.
+const LIMIT: i64 = 100;
 /// Ids at most.
 const MAX_IDS: usize = 1000;
 /// Skipped letters that are shown one by one.
@@ -87,14 +87,11 @@ fn bounds(api: &Api) -> Bounds {
 /// The letters that are known now, and those beside them that count for the order of their keys: what dies from here on
 /// is not in the plan. With the number of letters that were asked for, those beyond the limit included.
 async fn select(api: &Api, request: &PlanRequest, bounds: Bounds) -> Result<(Vec<Candidate>, i64), Error> {
-    let limit = request.limit.unwrap_or(LIMITS.0);
-    if !(1..=LIMITS.1).contains(&limit) {
-        return Err(Error::Invalid("/limit", format!("must be between 1 and {}", LIMITS.1)));
-    }
+    let limit = request.limit.unwrap_or(LIMIT);
     let mut tx = letters::store::begin(&api.pool).await?;
     let (ids, matched) = match &request.ids {
         Some(ids) if ids.len() > MAX_IDS => {
-            return Err(Error::Invalid("/ids", format!("must be at most {MAX_IDS}")));
+            return Err(Error::Invalid("/ids", format!("must have at most {MAX_IDS} elements")));
         }
         Some(ids) => {
             let ids: BTreeSet<Uuid> = ids.iter().copied().collect();

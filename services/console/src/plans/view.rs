@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
+use waybill_service::http::field;
 
 use super::Skip;
 use crate::letters::Filter;
@@ -16,10 +17,14 @@ use crate::services::contract::ReplaySafety;
 #[serde(deny_unknown_fields, default)]
 pub struct PlanRequest {
     /// Which letters. Without a state those that are open, failed again, or in flight (shown as skipped).
+    #[serde(deserialize_with = "field::object")]
     pub filter: Filter,
     /// Exactly these, instead of a filter; at most 1,000.
+    #[schema(max_items = 1000)]
     pub ids: Option<Vec<Uuid>>,
     /// Letters at most, those that died first, and last those that no replay can take; 100 if absent, at most 100,000.
+    #[serde(deserialize_with = "field::optional_integer::<1, 100_000, _, _>")]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub limit: Option<i64>,
     /// Everything is meant; needed where neither filter nor ids are given.
     pub all: bool,

@@ -8,9 +8,6 @@ use crate::plans;
 /// A replay that is not started or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Out of bounds.
-    #[error("{0}: {1}")]
-    Invalid(&'static str, String),
     /// A group asks for reconciling first.
     #[error(
         "a group of this plan must be reconciled with the outside first; say so with \"acknowledge_reconcile\": true"
@@ -34,10 +31,6 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let text = error.to_string();
         match error {
-            Error::Invalid(pointer, detail) => {
-                Self::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-                    .pointer(pointer, detail)
-            }
             Error::ReconcileFirst => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "acknowledgement-needed", text)
                     .pointer("/acknowledge_reconcile", "must be true")

@@ -7,11 +7,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::{self, ApiError};
+use waybill_service::http::{self, ApiError, Segment};
 
 use super::view::{Replay, ReplayRequest, Replays};
 use super::{Error, start, store};
-use crate::api::{Api, Operator, Segment};
+use crate::api::{Api, Operator};
 
 /// The routes.
 pub(crate) fn router() -> OpenApiRouter<Api> {

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
+use waybill_service::http::field;
 
 /// Carry a plan out.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -12,16 +13,19 @@ pub struct ReplayRequest {
     /// The plan.
     pub plan_id: Uuid,
     /// Records a second at most; 50 if absent, at most 500.
-    #[serde(default = "rate")]
+    #[serde(default = "rate", deserialize_with = "field::integer::<1, 500, _, _>")]
     #[schema(default = 50, minimum = 1, maximum = 500)]
     pub rate: i32,
     /// So many records first; the rest only after their outcomes are good. 1 if absent, 0: none.
-    #[serde(default = "canary")]
+    #[serde(default = "canary", deserialize_with = "field::integer::<0, 1000, _, _>")]
     #[schema(default = 1, minimum = 0, maximum = 1000)]
     pub canary: i32,
     /// The run stops after so many failures; 5 if absent.
-    #[serde(default = "stop_after_failures")]
-    #[schema(default = 5, minimum = 1)]
+    #[serde(
+        default = "stop_after_failures",
+        deserialize_with = "field::integer::<1, { i32::MAX as i64 }, _, _>"
+    )]
+    #[schema(default = 5, minimum = 1, maximum = 2147483647)]
     pub stop_after_failures: i32,
     /// Somebody has compared with the outside, where a group asks for it.
     #[serde(default)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use futures::future::join_all;
 use reqwest::{Client, Method, RequestBuilder, Url};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use waybill_service::http::ApiError;
 
 use super::contract::{Check, Checked, Subscription, Subscriptions};
@@ -25,6 +25,13 @@ pub(crate) struct Services {
     addresses: Arc<[ServiceAddress]>,
 }
 
+/// A field at fault, as a service tells it. Its parameters and members have the names that they have here.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct FieldFault {
+    pointer: String,
+    detail: String,
+}
+
 /// A question without an answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Fault {
@@ -33,7 +40,7 @@ pub(crate) enum Fault {
     Unreachable { service: String, detail: String },
     /// It refuses.
     #[error("service {service} refuses with {status}: {detail}")]
-    Refused { service: String, status: StatusCode, detail: String },
+    Refused { service: String, status: StatusCode, detail: String, errors: Vec<FieldFault> },
     /// There is none of that name.
     #[error("there is no service {0:?} in CONSOLE_SERVICES")]
     Unknown(String),
@@ -59,11 +66,20 @@ impl From<Fault> for ApiError {
             Fault::Refused { status: StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED, .. } => {
                 Self::new(StatusCode::FORBIDDEN, "forbidden", text)
             }
+            // The caller's fault, and told as such: what was asked for was passed on as it came.
+            Fault::Refused { status: StatusCode::BAD_REQUEST, errors, .. } => {
+                let problem = Self::new(StatusCode::BAD_REQUEST, "validation-failed", text);
+                errors
+                    .into_iter()
+                    .fold(problem, |problem, fault| problem.pointer(fault.pointer, fault.detail))
+            }
             Fault::Unreachable { .. } => Self::new(StatusCode::BAD_GATEWAY, "service-unreachable", text),
             Fault::Refused { .. } => Self::new(StatusCode::BAD_GATEWAY, "service-refused", text),
-            Fault::Unknown(_) | Fault::NoConsumer { .. } => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown-name", text)
-            }
+            Fault::Unknown(_) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown-name", text)
+                .pointer("/service", "must be one of CONSOLE_SERVICES"),
+            Fault::NoConsumer { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown-name", text)
+                .pointer("/topic", "must be a topic that a service consumes, as the group that is given")
+                .pointer("/group", "must be a group that consumes the topic"),
         }
     }
 }
@@ -173,7 +189,8 @@ async fn answer<T: DeserializeOwned>(
         let problem = serde_json::from_slice::<serde_json::Value>(&body).unwrap_or_default();
         let detail = problem["detail"].as_str().unwrap_or(&text);
         let detail = detail[..detail.floor_char_boundary(MAX_DETAIL)].to_owned();
-        return Err(Fault::Refused { service: service.name.clone(), status, detail });
+        let errors = Vec::deserialize(&problem["errors"]).unwrap_or_default();
+        return Err(Fault::Refused { service: service.name.clone(), status, detail, errors });
     }
     serde_json::from_slice(&body).map_err(|error| Fault::Unreachable {
         service: service.name.clone(),

@@ -12,13 +12,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use waybill_service::auth::Role;
-use waybill_service::http::{self, ApiError};
+use waybill_service::http::{self, ApiError, Params, Segment, field};
 
 use super::act::Act;
 use super::contract::{Key, Keys, Subscription, Tasks};
-use super::view::{Merged, Release, Resume, Said};
+use super::view::{LONGEST_NAME, Merged, Release, Resume, Said};
 use super::{Fault, Services};
-use crate::api::{Api, Operator, Params, Segment};
+use crate::api::{Api, Operator};
 
 /// `/v1/consumers`, `/v1/keys`, `/v1/tasks`.
 pub(crate) fn router() -> OpenApiRouter<Api> {
@@ -70,14 +70,24 @@ async fn resume(
 #[into_params(parameter_in = Query)]
 struct KeysWanted {
     /// Only this service.
+    #[serde(deserialize_with = "field::optional_text::<1, LONGEST_NAME, _>")]
+    #[param(min_length = 1, max_length = 249)]
     service: Option<String>,
     /// Source topic, without prefix.
+    #[serde(deserialize_with = "field::optional_text::<1, LONGEST_NAME, _>")]
+    #[param(min_length = 1, max_length = 249)]
     topic: Option<String>,
     /// Consumer group, without prefix.
+    #[serde(deserialize_with = "field::optional_text::<1, LONGEST_NAME, _>")]
+    #[param(min_length = 1, max_length = 249)]
     group: Option<String>,
-    /// Elements of each service's page.
+    /// Elements of each service's page: 50 if absent, at most 500.
+    #[serde(deserialize_with = "field::optional_integer::<1, 500, _, _>")]
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
     /// Cursor of a service; needs `service`.
+    #[serde(deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[param(min_length = 1, max_length = 255)]
     after: Option<String>,
 }
 
@@ -134,16 +144,28 @@ async fn release(
 #[into_params(parameter_in = Query)]
 struct TasksWanted {
     /// Only this service.
+    #[serde(deserialize_with = "field::optional_text::<1, LONGEST_NAME, _>")]
+    #[param(min_length = 1, max_length = 249)]
     service: Option<String>,
     /// `pending`, `running`, `done`, `failed` or `cancelled`.
+    #[serde(deserialize_with = "field::optional_text::<1, 32, _>")]
+    #[param(min_length = 1, max_length = 32)]
     status: Option<String>,
     /// Kind of task.
+    #[serde(deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[param(min_length = 1, max_length = 255)]
     kind: Option<String>,
-    /// Order key.
+    /// Order key, which may be empty.
+    #[serde(deserialize_with = "field::optional_text::<0, 8192, _>")]
+    #[param(min_length = 0, max_length = 8192)]
     key: Option<String>,
     /// Cursor of a service; needs `service`.
+    #[serde(deserialize_with = "field::optional_text::<1, 255, _>")]
+    #[param(min_length = 1, max_length = 255)]
     before: Option<String>,
-    /// Elements of each service's page.
+    /// Elements of each service's page: 50 if absent, at most 500.
+    #[serde(deserialize_with = "field::optional_integer::<1, 500, _, _>")]
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<i64>,
 }
 
@@ -174,6 +196,8 @@ async fn tasks(
 #[into_params(parameter_in = Query)]
 struct TaskOf {
     /// Only this service; else each is asked until one knows the task.
+    #[serde(deserialize_with = "field::optional_text::<1, LONGEST_NAME, _>")]
+    #[param(min_length = 1, max_length = 249)]
     service: Option<String>,
 }
 
@@ -213,8 +237,7 @@ fn query<'a>(parts: &[(&'a str, Option<String>)]) -> Vec<(&'a str, String)> {
 /// A cursor is one service's.
 fn cursor_of_one(pointer: &str, cursor: Option<&str>, service: Option<&str>) -> Result<(), ApiError> {
     if cursor.is_some() && service.is_none() {
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, "validation-failed", "the request is not valid")
-            .pointer(pointer, "is the cursor of one service: say which with service"));
+        return Err(ApiError::invalid(pointer, "is the cursor of one service: say which with service"));
     }
     Ok(())
 }
@@ -234,10 +257,12 @@ async fn gather<P: DeserializeOwned, T>(
         (service.name.clone(), services.get::<P>(service, path, query, token).await)
     });
     let said = join_all(asked).await.into_iter().map(|(name, page)| match page {
-        Err(fault) if fault.status() == Some(StatusCode::NOT_FOUND) => (name, None),
-        page => (name, Some(page.map(&split))),
+        Err(fault) if fault.status() == Some(StatusCode::NOT_FOUND) => Ok((name, None)),
+        // The caller asked wrongly: that is no trouble of the service, to be shown beside what others say.
+        Err(fault) if fault.status() == Some(StatusCode::BAD_REQUEST) => Err(fault),
+        page => Ok((name, Some(page.map(&split)))),
     });
-    Ok(said.collect())
+    said.collect()
 }
 
 fn merged<T>(gathered: Gathered<T>) -> Merged<T> {

@@ -3,8 +3,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+use waybill_service::http::field;
 
 use super::Fault;
+
+/// Longest name of a service, topic or group, in characters: Kafka's bound of topics.
+pub(super) const LONGEST_NAME: usize = 249;
 
 /// What one service says, or why it does not.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -41,8 +45,12 @@ impl<T> Said<T> {
 #[serde(deny_unknown_fields)]
 pub struct Resume {
     /// Source topic, without prefix.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub topic: String,
     /// Consumer group, without prefix.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub group: String,
 }
 
@@ -51,13 +59,19 @@ pub struct Resume {
 #[serde(deny_unknown_fields)]
 pub struct Release {
     /// Source topic, without prefix.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub topic: String,
     /// Consumer group, without prefix.
+    #[serde(deserialize_with = "field::text::<1, LONGEST_NAME, _>")]
+    #[schema(min_length = 1, max_length = 249)]
     pub group: String,
     /// As `key_encoding` says.
+    #[schema(min_length = 0)]
     pub key: String,
     /// `utf8` or `base64`.
-    #[serde(default = "utf8")]
+    #[serde(default = "utf8", deserialize_with = "field::text::<1, 32, _>")]
+    #[schema(min_length = 1, max_length = 32)]
     pub key_encoding: String,
     /// One message without key.
     #[serde(default)]

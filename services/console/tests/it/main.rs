@@ -4,6 +4,7 @@ mod act;
 mod binary;
 mod cli;
 mod consumer;
+mod corpus;
 mod fixture;
 mod index;
 mod order;

@@ -47,7 +47,20 @@ pub(crate) struct Services {
 }
 
 type Shared = State<Arc<Mutex<Known>>>;
-type Answer = Result<Json<Value>, StatusCode>;
+type Answer = Result<Json<Value>, (StatusCode, Json<Value>)>;
+
+/// A refusal without details.
+fn no(status: StatusCode) -> (StatusCode, Json<Value>) {
+    (status, Json(Value::Null))
+}
+
+/// A refusal of a field.
+fn wrong(pointer: &str) -> (StatusCode, Json<Value>) {
+    let errors = json!([{"pointer": pointer, "detail": "must be something else"}]);
+    let problem =
+        json!({"code": "validation-failed", "detail": "the request is not valid", "errors": errors});
+    (StatusCode::BAD_REQUEST, Json(problem))
+}
 
 impl Services {
     pub(crate) async fn start() -> Self {
@@ -96,11 +109,11 @@ impl Drop for Services {
     }
 }
 
-fn enter(known: &Mutex<Known>, headers: &HeaderMap) -> Result<(), StatusCode> {
+fn enter(known: &Mutex<Known>, headers: &HeaderMap) -> Result<(), (StatusCode, Json<Value>)> {
     let mut known = known.lock().expect("not poisoned");
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     known.tokens.insert(token.to_owned());
-    known.status.map_or(Ok(()), Err)
+    known.status.map_or(Ok(()), |status| Err(no(status)))
 }
 
 async fn subscriptions(State(known): Shared, headers: HeaderMap) -> Answer {
@@ -120,7 +133,7 @@ async fn check(State(known): Shared, headers: HeaderMap, body: String) -> Answer
     enter(&known, &headers)?;
     let mut known = known.lock().expect("not poisoned");
     if body.len() > known.most {
-        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        return Err(no(StatusCode::PAYLOAD_TOO_LARGE));
     }
     let body: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((&body["topic"], &body["group"]), (&json!("orders.v1"), &json!("point")));
@@ -160,16 +173,17 @@ struct Page {
     topic: Option<String>,
     group: Option<String>,
     limit: Option<usize>,
-    after: Option<usize>,
+    after: Option<String>,
 }
 
 async fn keys(State(known): Shared, headers: HeaderMap, Query(page): Query<Page>) -> Answer {
     enter(&known, &headers)?;
     let fits = |asked: Option<String>, name: &str| asked.is_none_or(|asked| asked == name);
     if !fits(page.topic, "orders.v1") || !fits(page.group, "point") {
-        return Err(StatusCode::NOT_FOUND);
+        return Err(no(StatusCode::NOT_FOUND));
     }
-    let (after, limit) = (page.after.unwrap_or(0), page.limit.unwrap_or(50));
+    let after = page.after.as_deref().map_or(Ok(0), str::parse::<usize>).map_err(|_| wrong("/after"))?;
+    let limit = page.limit.unwrap_or(50);
     let key = |(key, encoding, keyless): &(&str, &str, bool)| {
         json!({
             "topic": "orders.v1", "group": "point", "key": key, "key_encoding": encoding, "keyless": keyless,
@@ -189,7 +203,10 @@ async fn release(State(known): Shared, headers: HeaderMap, Json(body): Json<Valu
     };
     tokio::time::sleep(slow).await;
     if failing {
-        return Err(StatusCode::CONFLICT);
+        return Err(no(StatusCode::CONFLICT));
+    }
+    if body["key_encoding"] != "utf8" && body["key_encoding"] != "base64" {
+        return Err(wrong("/key_encoding"));
     }
     let is = |(key, encoding, keyless): &(&str, &str, bool)| {
         body["key"] == *key && body["key_encoding"] == *encoding && body["keyless"] == *keyless
@@ -201,12 +218,17 @@ async fn release(State(known): Shared, headers: HeaderMap, Json(body): Json<Valu
 
 #[derive(serde::Deserialize)]
 struct TaskPage {
+    status: Option<String>,
     limit: Option<usize>,
     before: Option<Uuid>,
 }
 
 async fn tasks(State(known): Shared, headers: HeaderMap, Query(page): Query<TaskPage>) -> Answer {
     enter(&known, &headers)?;
+    let states = ["pending", "running", "done", "failed", "cancelled"];
+    if page.status.is_some_and(|status| !states.contains(&status.as_str())) {
+        return Err(wrong("/status"));
+    }
     let known = known.lock().expect("not poisoned");
     let mut ids: Vec<_> =
         known.tasks.keys().filter(|id| page.before.is_none_or(|before| **id < before)).collect();
