@@ -9,6 +9,7 @@ mod frame;
 mod guard;
 mod json;
 mod limits;
+mod media;
 mod query;
 mod rate;
 mod refusal;

@@ -42,6 +42,8 @@ impl<S: AsyncWrite + Unpin> Muted<S> {
     pub(super) async fn refuse(mut self, error: &hyper::Error) -> std::io::Result<()> {
         let unanswered = self.muted || (error.is_parse_version_h2() && !self.turn.is_answering());
         let refused = frame::refused(&problem(error));
+        // Closed with bytes that nobody has read, the socket would be reset, and the answer with it.
+        self.turn.left_unread();
         if unanswered {
             self.socket.write_all(&bytes(refused)).await?;
         }
