@@ -8,7 +8,6 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Routes beside `GET /openapi.json`, which describes them: paths, parameters, bodies and successes as the handlers say,
 /// failures as problems of one form.
-#[must_use]
 pub fn described(title: &str, about: &str, routes: OpenApiRouter) -> Router {
     let (routes, description) = routes.split_for_parts();
     let description = complete(title, about, description);

@@ -172,7 +172,7 @@ impl Filter {
         if self.trace_id.as_deref().is_some_and(|id| !trace(id)) {
             return Err(Error::invalid("/trace_id", "must be 32 hex digits"));
         }
-        let (since, until) = self.times()?;
+        let [since, until] = self.times()?;
         if self.min_attempts.zip(self.max_attempts).is_some_and(|(min, max)| min > max) {
             return Err(Error::invalid("/max_attempts", "must not be below min_attempts"));
         }
@@ -192,13 +192,13 @@ impl Filter {
     }
 
     /// A span that can hold something.
-    fn times(&self) -> Result<(Option<DateTime<Utc>>, Option<DateTime<Utc>>), Error> {
+    fn times(&self) -> Result<[Option<DateTime<Utc>>; 2], Error> {
         let since = instant("/since", self.since.as_deref())?;
         let until = instant("/until", self.until.as_deref())?;
         if since.zip(until).is_some_and(|(since, until)| since >= until) {
             return Err(Error::invalid("/until", "must be after since"));
         }
-        Ok((since, until))
+        Ok([since, until])
     }
 
     async fn failures(&self, db: &mut PgConnection, names: &Names) -> Result<Option<Vec<i64>>, Error> {

@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use waybill_point::App;
-use waybill_testkit::corpus::{Corpus, undescribed_routes};
+use waybill_testkit::corpus::{Corpus, operators_bodies, undescribed_routes};
 use waybill_testkit::jwt::Issuer;
 use waybill_testkit::{Database, Topics};
 
@@ -22,18 +21,7 @@ async fn every_bad_request_is_refused_by_name() {
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(app.run(shutdown.clone()));
     let token = issuer.operator(Uuid::now_v7(), &["view", "payload", "act"]);
-    let line = json!({"topic": "orders.v1", "group": "point"});
-    let with = |name: &str, value| {
-        let mut body = line.clone();
-        body[name] = value;
-        body
-    };
-    let message = json!({"message_id": Uuid::now_v7(), "value": "AAAA"});
-    let bodies = vec![
-        ("POST /internal/consumer/check", with("messages", json!([message]))),
-        ("POST /internal/consumer/keys/release", with("key", json!("k"))),
-        ("POST /internal/consumer/resume", line.clone()),
-    ];
+    let bodies = operators_bodies("orders.v1", "point");
     let sent = Corpus { address, token, bodies }.run().await;
     assert!(sent > 500, "{sent}");
     shutdown.cancel();

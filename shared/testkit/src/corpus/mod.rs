@@ -32,6 +32,23 @@ pub struct Corpus {
     pub bodies: Vec<(&'static str, Value)>,
 }
 
+/// Good bodies of the operators' routes of a consuming service, for one of its subscriptions.
+#[must_use]
+pub fn operators_bodies(topic: &str, group: &str) -> Vec<(&'static str, Value)> {
+    let line = json!({"topic": topic, "group": group});
+    let with = |name: &str, value| {
+        let mut body = line.clone();
+        body[name] = value;
+        body
+    };
+    let message = json!({"message_id": ID, "value": "AAAA"});
+    vec![
+        ("POST /internal/consumer/check", with("messages", json!([message]))),
+        ("POST /internal/consumer/keys/release", with("key", json!("k"))),
+        ("POST /internal/consumer/resume", line.clone()),
+    ]
+}
+
 /// A bad request and what must come of it.
 #[derive(Debug)]
 struct Case {
@@ -154,7 +171,7 @@ impl Corpus {
             target = format!("{target}?{}", required.join("&"));
         }
         let mut request = Request::new(&operation.method, &target);
-        request = request.header("Authorization", &format!("Bearer {}", self.token));
+        request = request.header("Authorization", format!("Bearer {}", self.token));
         for parameter in operation.parameters("header").into_iter().filter(|p| p["required"] == true) {
             let example = parameter["example"].as_str().unwrap_or("x");
             request = request.header(parameter["name"].as_str().unwrap_or_default(), example);
