@@ -38,8 +38,8 @@ async fn listen_once(
     loop {
         // First after every connect: what was rung before is lost.
         bell.notify_one();
-        // `None`: the connection was lost, and with it perhaps a notification. The fetch that follows reads from
-        // the start, so nothing is missed.
+        // `None`: the connection was lost, and with it perhaps a notification. The fetch that follows finds all that
+        // is unsent, so nothing is missed.
         listener.try_recv().await?;
     }
 }

@@ -29,11 +29,12 @@ impl Scene {
         id
     }
 
-    /// As an attempt would leave it.
+    /// As an attempt would leave it; what runs has its lease.
     async fn set(&self, id: TaskId, status: &str) {
         sqlx::query(
             "update messaging.task set status = $2, attempts = 3, last_error = 'no such server',
-                 token = case when $2 = 'running' then gen_random_uuid() end
+                 token = case when $2 = 'running' then gen_random_uuid() end,
+                 run_at = case when $2 = 'running' then messaging.task_now() + interval '2 min' else run_at end
              where id = $1",
         )
         .bind(id.as_uuid())
