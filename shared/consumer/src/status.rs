@@ -38,7 +38,7 @@ pub struct Blocked {
     pub topic: String,
     /// Partition.
     pub partition: i32,
-    /// One of [`metrics::REASONS`].
+    /// One of [`crate::metrics::REASONS`].
     pub reason: &'static str,
     /// The last error.
     pub error: String,
