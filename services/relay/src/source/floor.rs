@@ -27,7 +27,7 @@ pub(crate) struct Floor {
     next: Instant,
     waiting: Option<Ceiling>,
     highest: i64,
-    /// Rows were marked, or floors given up, since the last ceiling was read.
+    /// Rows were marked or are passed over now, or floors were given up, since the last ceiling was read.
     stale: bool,
 }
 
@@ -37,7 +37,7 @@ impl Floor {
         Self { interval, next: now, waiting: None, highest: 0, stale: true }
     }
 
-    /// A floor could be raised.
+    /// A floor could be raised: rows were marked, or floors wait for fewer rows than before.
     pub(crate) fn touch(&mut self) {
         self.stale = true;
     }

@@ -135,6 +135,7 @@ impl Pump {
     pub(super) fn on_buried(&mut self, id: RowId, key: &Arc<Key>, result: Result<(), store::Error>) {
         // After a failure it is read again, goes alone again, and is buried again.
         self.note("bury", result.as_ref().err());
+        self.floor.touch();
         self.window.buried(id, key, result.is_ok());
     }
 
@@ -142,6 +143,8 @@ impl Pump {
         self.window.drop_topic(topic);
         self.cursors.outdate();
         if self.pauses.refused(topic, Instant::now()) {
+            // Its rows hold no floor down any more.
+            self.floor.touch();
             self.setup.stats.pause(topic, Some(code.to_string()));
             tracing::warn!(source = self.ce_source, %topic, %code, "topic is paused; its rows wait, the others go on");
         }

@@ -77,6 +77,10 @@ impl Pump {
             standing.extend(room.standing.into_iter().map(|topic| (*bucket, topic)));
         }
         let before = std::mem::replace(&mut self.standing, standing);
+        if !self.standing.is_subset(&before) {
+            // What began to stand holds no floor down any more.
+            self.floor.touch();
+        }
         for (bucket, _) in before.difference(&self.standing) {
             // Its rows may lie below the floor, which was raised without them.
             self.cursors.forget(*bucket);
